@@ -25,6 +25,7 @@ from bench.scenarios.counting import (
 from bench.scenarios.registry import Counts, Scenario
 from bench.scenarios.runs import cold, slower
 from pgtare.estimate.trial.analysis import analyse
+from pgtare.estimate.trial.timing import duration_s
 
 _STALL_US = 5_000.0
 _FLAT = ("cost", "gain", "equivalent")
@@ -163,7 +164,7 @@ def none_over(number: int, seed: int) -> Counts:
         margin = answered(looked).us.half_width / looked.baseline.body_mean_us
         asked = analyse(first.observations, design, margin=margin, proven={"i1": True})
         needed_s = answered(asked).needed_s or 0.0
-        times = 4 * (1 + needed_s / asked.duration_s) if needed_s else 4
+        times = 4 * (1 + needed_s / duration_s(first.observations)) if needed_s else 4
         again = simulated.design_of(1, design_seed + 1)
         made = simulated.simulate(_some(2, round(6_000 * times), 0.2, rng), again)
         found = analyse(made.observations, again, margin=margin, proven={"i1": True})

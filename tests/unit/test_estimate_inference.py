@@ -16,6 +16,7 @@ from pgtare.estimate.inference import (
     detectable,
     effect_factor,
     holm,
+    mean_of_blocks,
     ratio_interval,
     tail_factor,
 )
@@ -49,7 +50,7 @@ def test_reference_is_student_s_and_becomes_normal() -> None:
 
 
 def test_no_variance_gives_no_interval() -> None:
-    found = Reference(100, 99).interval(1.0, 0.0)
+    found = mean_of_blocks(np.ones(100), Reference(100, 99))
     assert found.estimate == 1
     assert math.isnan(found.lo)
 

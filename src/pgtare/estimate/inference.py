@@ -149,6 +149,14 @@ class Expansion:
         return Expansion(ratio, (self.influence - ratio * other.influence) / other.value)
 
 
+def mean_of_blocks(values: Floats, reference: Reference) -> Estimate:
+    """Mean of independent block values (B,) with SE sd / sqrt(B)."""
+    if len(values) < 2:
+        return MISSING
+    se = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return reference.interval(float(values.mean()), se)
+
+
 def fieller(
     top: Expansion, bottom: Expansion, reference: Reference, alpha: float = 0.05
 ) -> Estimate:

@@ -7,7 +7,14 @@ import math
 import numpy as np
 
 from pgtare.estimate.arrays import Bools, Floats, Ints
-from pgtare.estimate.inference import NAN, Estimate, Expansion, Reference, varies
+from pgtare.estimate.inference import (
+    NAN,
+    Estimate,
+    Expansion,
+    Reference,
+    mean_of_blocks,
+    varies,
+)
 from pgtare.estimate.trial.analysis_request import Question
 from pgtare.estimate.trial.comparison import Comparison, Comparisons, Yardstick
 from pgtare.estimate.trial.design import Design
@@ -195,9 +202,8 @@ class _SliceAnalysis:
 
     def _p(self, differences: Floats) -> float:
         """Two-sided p-value of their mean over blocks (B,); 1 if nothing failed anywhere."""
-        n = self.units.n_blocks
-        if len(differences) < 2:
-            return 1.0 if n > 1 else NAN
-        mean = float(differences.mean())
-        se = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-        return Reference(n, n - 1).p_value(mean / se) if varies(mean, se) else 1.0
+        reference = Reference(self.units.n_blocks, self.units.n_blocks - 1)
+        found = mean_of_blocks(differences, reference)
+        if not varies(found.estimate, found.se):
+            return 1.0 if self.units.n_blocks > 1 else NAN
+        return reference.p_value(found.estimate / found.se)
