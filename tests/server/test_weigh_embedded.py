@@ -118,7 +118,7 @@ def test_ctrl_c_before_the_trial_leaves_nothing(tmp_path: Path) -> None:
         (["track_io_timing", "--load", "none"], "--dsn"),
         (["track_io_timing", "--load", "everything"], "is not one of 'select-only'"),
         (["track_io_timing", "--rate", "200%"], "below 100"),
-        (["track_io_timing", "--unit", "transaction"], "run, slice or both"),
+        (["track_io_timing", "--unit", "transaction"], "is not one of 'run', 'slice', 'both'"),
         (["track_io_timing", "track_functions", "--unit", "both"], "--unit slice"),
         (["track_io_timing", "--unit", "slice", "--slice-ms", "45-15"], "as in --slice-ms 15-45"),
         (["track_io_timing", "--unit", "slice", "--slice-ms", "0.1-5"], "from 1 to 1000"),
