@@ -290,5 +290,5 @@ def test_without_scripts_the_figures_remain(visit: Callable[..., Visit], page_fi
     assert "All were seen working." in page.inner_text("main")
     row = page.locator(".cards tbody tr", has_text="pg_stat_statements")
     assert row.locator(".verdict").inner_text() == "cost"
-    assert page.locator("figure details table").count() == 4
+    assert page.locator("figure details table").count() == 3
     assert "need JavaScript" in page.inner_text("main")
