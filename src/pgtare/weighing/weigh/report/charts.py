@@ -125,16 +125,18 @@ def _interval_plot(
         for row, (label, _, _) in enumerate(shown)
     ]
     intervals = [_bounded(us) for _, _, us in shown]
-    dots = plots.dots([interval.estimate for interval in intervals], intervals, "c1", along="x")
+    points = {
+        "y": list(range(len(shown))),
+        "marker": {"color": "c1", "size": 8},
+        "hovertemplate": "%{x:+.3~g} µs<extra></extra>",
+    }
     return Chart(
         id=name,
         title=title,
         label=f"Interval plot: {axis}. " + " ".join(f"{a}: {b} {c}." for a, b, c in rows),
         caption=caption,
         height=height,
-        data=[
-            dots | {"y": list(range(len(shown))), "hovertemplate": "%{x:+.3~g} µs<extra></extra>"}
-        ],
+        data=[plots.dots(intervals, "c1") | points],
         layout=layout,
         table_head=[head, "µs", "interval"],
         table_rows=rows,
