@@ -94,6 +94,8 @@ def test_what_the_answer_is_of_comes_through() -> None:
     assert (written.basis, written.verdict) == (found.basis, "cost")
     assert [(r.kind, r.p) for r in written.reasons] == [(r.kind, r.p) for r in found.reasons]
     assert (written.at_least, written.at_most) == (found.at_least, found.at_most)
+    assert written.detectable_us == found.detectable_us
+    assert written.share_covered == 1.0
 
 
 @pytest.mark.parametrize(

@@ -85,10 +85,11 @@ class Answer:
     """What an arm costs when left on, with its 95 % interval.
 
     us: µs a transaction, min(x, c); pct: the same over the base's mean. at_least, at_most: the
-    estimate is known to be too small, or too large. needed_s: further seconds that may decide it,
-    None if not known. waiting_us, waiting_pct: the same cost for sessions that wait between
-    transactions, if a driver measured it; waiting_stands: whether nothing else could have moved
-    that figure.
+    estimate is known to be too small, or too large. detectable_us: the smallest cost that such an
+    interval shows with a power of 80 %. share_covered: of all transactions, in sessions that the
+    answer is of. needed_s: further seconds that may decide it, None if not known. waiting_us,
+    waiting_pct: the same cost for sessions that wait between transactions, if a driver measured it;
+    waiting_stands: whether nothing else could have moved that figure.
     most_pct: what it costs at most, with what slow transactions add; infinite if too little of
     those is known.
     """
@@ -100,6 +101,8 @@ class Answer:
     reasons: tuple[Reason, ...]
     at_least: bool
     at_most: bool
+    detectable_us: float
+    share_covered: float
     needed_s: float | None = None
     waiting_us: Estimate | None = None
     waiting_pct: Estimate | None = None

@@ -286,6 +286,8 @@ class Comparisons:
                 reasons=reasons,
                 at_least=bool(kinds & {ReasonKind.OPEN_ADD, ReasonKind.GROWS}),
                 at_most=ReasonKind.SHRINKS in kinds,
+                detectable_us=detectable(body_us),
+                share_covered=covered,
                 needed_s=finding.needed_s,
                 most_pct=found.most_pct(by_windows=self.asked.design.grouping == "windows"),
             ),

@@ -83,6 +83,12 @@ class Answer(Model):
     reasons: list[Reason] = Field(description="why, see below")
     at_least: bool = Field(description="whether the estimate is known to be too small")
     at_most: bool = Field(description="whether it is known to be too large")
+    detectable_us: float | None = Field(
+        description="the smallest cost that such an interval shows with 80 % power"
+    )
+    share_covered: float = Field(
+        description="share of all transactions, from 0 to 1, in sessions that the answer is of"
+    )
     most_pct: float | None = Field(
         description="what it costs at most, in percent; with what slow transactions add if these "
         "are shown to add something, and always by windows and limits"
