@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -176,7 +177,10 @@ def test_what_is_left_out_is_said_and_the_rest_weighed(managed: Cluster, tmp_pat
         tmp_path / "w.json",
     )
     assert done.returncode == 0, done.stderr
-    assert "Left out: track_io_timing" in " ".join(done.stdout.split())
+    printed = " ".join(done.stdout.split())
+    assert "Left out: track_io_timing" in printed
+    assert re.search(r"track_io_timing [– ]+left out: see below", printed)
+    assert list(read(tmp_path / "w.json")["design"]["outside"]["left_out"]) == ["track_io_timing"]
     assert [each["name"] for each in read(tmp_path / "w.json")["arms"]] == [
         "base",
         "control",

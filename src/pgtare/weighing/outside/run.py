@@ -59,7 +59,7 @@ class Plan:
 
     request: Request
     design: Design
-    left_out: tuple[str, ...]
+    left_out: Mapping[str, str]
     servers: tuple[FoundServer, ...] = ()
 
 
@@ -161,7 +161,7 @@ def make_comparison(controls: Sequence[psycopg.Connection[Any]], request: Reques
         servers.look(server, control)
         for server, control in zip(request.servers, controls, strict=True)
     ]
-    return Plan(request, servers.design_of(request.servers, request.seed), (), tuple(found))
+    return Plan(request, servers.design_of(request.servers, request.seed), {}, tuple(found))
 
 
 @contextlib.contextmanager
@@ -202,20 +202,19 @@ def dry_run(request: Request) -> list[str]:
 def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     """What this role can weigh here. Raises UsageError if that is nothing."""
     facts = read_facts(control)
-    chosen, left_out = [], []
+    chosen, left_out = [], {}
     for wanted in request.chosen:
         own_base = wanted if request.base == "off" else replace(wanted, base={})
         choice, lacks = settings_probe.weighable(control, own_base, facts)
         if lacks:
-            left_out.append(f"{choice.name}: {'; '.join(str(lack) for lack in lacks)}")
+            left_out[choice.name] = "; ".join(str(lack) for lack in lacks)
         else:
             chosen.append(choice)
+    lines = "".join(f"\n  {line}" for line in _said(left_out))
     if not chosen:
-        raise UsageError("nothing of this can be weighed from outside:\n  " + "\n  ".join(left_out))
+        raise UsageError(f"nothing of this can be weighed from outside:{lines}")
     if left_out and request.decides:
-        raise UsageError(
-            "limits are for instruments that can all be weighed:\n  " + "\n  ".join(left_out)
-        )
+        raise UsageError(f"limits are for instruments that can all be weighed:{lines}")
     asked = replace(request, chosen=tuple(chosen))
     planning.refuse_unsafe(asked)
     arms = planning.arms_of(asked)
@@ -223,7 +222,11 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     own = settings_probe.own_values(control, design.setting_names)
     if idle := settings_probe.idle(control, arms, own):
         raise UsageError("\n".join(idle))
-    return Plan(asked, design, tuple(left_out))
+    return Plan(asked, design, left_out)
+
+
+def _said(left_out: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {why}" for name, why in left_out.items()]
 
 
 def describe(plan: Plan) -> list[str]:
@@ -243,7 +246,7 @@ def describe(plan: Plan) -> list[str]:
     logging = [arm.name for arm in plan.design.arms if planning.logs_everything(arm)]
     if logging:
         lines.append(f"its log grows by up to {_log_mb(plan):.0f} MB, for {', '.join(logging)}")
-    return [*lines, *(f"left out: {line}" for line in plan.left_out)]
+    return [*lines, *(f"left out: {line}" for line in _said(plan.left_out))]
 
 
 def _describe_servers(plan: Plan) -> list[str]:
@@ -476,7 +479,7 @@ class OutsideRun:
             disturbed_pct=schema.number(estimate.disturbed_pct),
             failed_blocks=got.failed_blocks,
             server_busy_pct=100 * got.busy_s / max(got.duration_s, 1e-9),
-            left_out=list(self.plan.left_out),
+            left_out=dict(self.plan.left_out),
             servers=servers.infos(self.plan.servers),
             session_s=self.loops.session_s if self.plan.servers else None,
             connect_s=self.loops.connect_s if self.plan.servers else None,
@@ -500,7 +503,10 @@ class OutsideRun:
             load={"kind": "outside", "script": self.loops.source.name, "clients": 1},
             server=server,
             machine=machine.describe(),
-            warnings=[*_warnings(got, estimate), *(f"Left out: {t}." for t in self.plan.left_out)],
+            warnings=[
+                *_warnings(got, estimate),
+                *(f"Left out: {line}." for line in _said(self.plan.left_out)),
+            ],
         )
 
 

@@ -90,7 +90,9 @@ class OutsideInfo(Model):
         description="of the time, of one of the server's processors; the time of making sessions "
         "anew counts whole"
     )
-    left_out: list[str] = Field(description="instruments that this role cannot switch, and why")
+    left_out: dict[str, str] = Field(
+        description="by instrument that this role cannot switch, why that is"
+    )
     servers: list[ServerInfo] = Field(
         default_factory=list,
         description="the servers, if servers were compared; the first is the base",

@@ -141,7 +141,7 @@ def make_plan(
             f"windows of {request.window_s:g} s take {numbers.seconds(least)} at least for an "
             f"answer: say --duration {-int(-least // 60)}m or more"
         )
-    return Plan(request, design, ()), before
+    return Plan(request, design, {}), before
 
 
 def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:

@@ -108,6 +108,10 @@ class _Report:
             cells = [self._cell(key, row) for key in heads if key in shown]
             cells[0] = Text(_fold(cells[0].plain, max(room, _INDENT + 1)))
             grid.add_row(*cells, style=style)
+        if "answer" in columns:
+            for name in wording.left_out(self.result):
+                said = {"name": plain(name), "answer": "left out: see below"}
+                grid.add_row(*(said.get(key, numbers.NONE) for key in heads if key in shown))
         self.console.print(grid)
         hidden = [heads[key] for key in heads if key not in shown]
         if hidden:

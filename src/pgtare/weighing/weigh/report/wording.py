@@ -451,6 +451,11 @@ def _population(result: WeighResult) -> str:
     return f"{', '.join(parts)}."
 
 
+def left_out(result: WeighResult) -> list[str]:
+    """Instruments that were wanted and could not be weighed."""
+    return list(result.design.outside.left_out) if result.design.outside is not None else []
+
+
 def answers(result: WeighResult) -> list[tuple[ArmResult, str]]:
     """One sentence an instrument, the dearest first: the answer, and why."""
     arms = by_cost(of_role(result, "instrument"))
