@@ -90,7 +90,6 @@ ASKED_ALIKE = {
     "test_waits_loading.py",
     "test_waits_queryid.py",
     "test_waits_readings.py",
-    "test_waits_trigger.py",
     "test_waits_truth.py",
     "test_waits_views.py",
     "test_waits_witness.py",

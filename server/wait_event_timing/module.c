@@ -32,7 +32,6 @@ _PG_init(void)
 	calls_init();
 	ring_init();
 	level_init();
-	trigger_init();
 	MarkGUCPrefixReserved("wait_event_timing");
 	if (!calls_hooks)
 		return;

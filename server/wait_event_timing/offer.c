@@ -155,7 +155,7 @@ lock_waits(void)
 }
 
 static const WaitCopyOffer copy_offer = {
-	kept_copy_for, lock_waits, same_wait_watch, same_wait_found
+	ring_copy, lock_waits, same_wait_watch, same_wait_found
 };
 static const WaitClockOffer clock_offer = {
 	look, trace, claim, &capture.waits, &capture.clock_changes, &trace_cpu

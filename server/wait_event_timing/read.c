@@ -12,7 +12,6 @@
 #include "sql.h"
 
 PG_FUNCTION_INFO_V1(wait_event_trace);
-PG_FUNCTION_INFO_V1(wait_event_trace_kept);
 PG_FUNCTION_INFO_V1(wait_event_trace_drain);
 PG_FUNCTION_INFO_V1(wait_event_timing_rings);
 
@@ -30,25 +29,6 @@ read_ring_entry(Shared *shared, uint32 i)
 		return &shared->ended[i];
 	i -= MAX_ENDED_RINGS;
 	return i < MAX_ENDED_RINGS ? &shared->ended_workers[i] : NULL;
-}
-
-static MappedRing
-map_ring(const RingEntry *entry)
-{
-	if (!sql_may_see(entry->role))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for the trace of process %d", entry->pid)));
-	return ring_place_map(entry->handle, false);
-}
-
-static void
-require_ring(MappedRing mapped, int pid)
-{
-	if (mapped.ring == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("the trace of process %d has just been given up", pid)));
 }
 
 /* The entry of a process, the latest if there are several of that number */
@@ -83,31 +63,16 @@ attach(int pid)
 	{
 		RingEntry	found = entry_of(pid);
 
-		mapped = map_ring(&found);
+		if (!sql_may_see(found.role))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("permission denied for the trace of process %d", pid)));
+		mapped = ring_place_map(found.handle, false);
 	}
-	require_ring(mapped, pid);
-	return mapped;
-}
-
-static MappedRing
-attach_kept(int64 id)
-{
-	Shared	   *shared = sql_shared();
-	RingEntry	found = {0};
-	MappedRing	mapped;
-
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	for (int i = 0; i < MAX_KEPT_RINGS; i++)
-		if (shared->kept[i].ring.handle != 0 && shared->kept[i].id == id)
-			found = shared->kept[i].ring;
-	LWLockRelease(&shared->lock);
-	if (found.handle == 0)
+	if (mapped.ring == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("there is no kept trace with number " INT64_FORMAT, id),
-				 errhint("pg_stat_wait_event_timing_kept lists those that there are.")));
-	mapped = map_ring(&found);
-	require_ring(mapped, found.pid);
+				 errmsg("the trace of process %d has just been given up", pid)));
 	return mapped;
 }
 
@@ -140,8 +105,7 @@ static const char *
 kind_name(int kind)
 {
 	static const char *const names[] = {
-		"?", "wait", "statement begin", "statement end", "cpu", "commit", "abort",
-		"trigger"
+		"?", "wait", "statement begin", "statement end", "cpu", "commit", "abort"
 	};
 
 	return kind >= 0 && kind < (int) lengthof(names) ? names[kind] : names[0];
@@ -169,7 +133,7 @@ put_record(FunctionCallInfo fcinfo, const TraceRing *ring, uint64 number, const 
 	else
 	{
 		values[6] = MS(r->value);
-		nulls[6] = r->kind != RECORD_CPU && r->kind != RECORD_TRIGGER;
+		nulls[6] = r->kind != RECORD_CPU;
 		values[8] = Int32GetDatum(r->depth);
 		nulls[8] = r->kind == RECORD_COMMIT || r->kind == RECORD_ABORT;
 		values[9] = Int64GetDatum(r->value);
@@ -180,9 +144,10 @@ put_record(FunctionCallInfo fcinfo, const TraceRing *ring, uint64 number, const 
 	sql_put_row(fcinfo, values, nulls);
 }
 
-static void
-put_records(FunctionCallInfo fcinfo, MappedRing mapped)
+Datum
+wait_event_trace(PG_FUNCTION_ARGS)
 {
+	MappedRing	mapped = attach(PG_GETARG_INT32(0));
 	TraceRing  *ring = mapped.ring;
 	uint64		end = read_written(ring);
 	uint64		number = end > ring->nrecords ? end - ring->nrecords : 0;
@@ -197,19 +162,6 @@ put_records(FunctionCallInfo fcinfo, MappedRing mapped)
 			put_record(fcinfo, ring, number, &r);
 	}
 	ring_place_unmap(&mapped);
-}
-
-Datum
-wait_event_trace(PG_FUNCTION_ARGS)
-{
-	put_records(fcinfo, attach(PG_GETARG_INT32(0)));
-	return (Datum) 0;
-}
-
-Datum
-wait_event_trace_kept(PG_FUNCTION_ARGS)
-{
-	put_records(fcinfo, attach_kept(PG_GETARG_INT64(0)));
 	return (Datum) 0;
 }
 

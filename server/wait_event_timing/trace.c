@@ -36,7 +36,7 @@
 #include "waits.h"
 
 /* Messages that tell something; all others only pass, rows among them */
-#define TELLING (MESSAGE('1') | MESSAGE('2') | MESSAGE('C') | MESSAGE('s') | MESSAGE('E') | MESSAGE('Z'))
+#define TELLING (MESSAGE('1') | MESSAGE('2') | MESSAGE('C') | MESSAGE('s') | MESSAGE('Z'))
 
 #define CPU_READINGS_PER_S 1000	/* at most */
 
@@ -66,7 +66,7 @@ static const QueryDesc *own = NULL; /* its plan: only compared */
 static inline bool
 only_waits(void)
 {
-	return capture.asked_for_waits != 0 && trigger_ms < 0 &&
+	return capture.asked_for_waits != 0 &&
 		pg_atomic_read_u32(&capture.slot->asked) == capture.asked_for_waits &&
 		pg_atomic_read_u32(&capture.slot->configured) != CAPTURE_TRACE;
 }
@@ -195,14 +195,9 @@ begin_statement(uint64 query_id)
 	int			depth = trace_depth();
 	bool		clients = is_clients(depth);
 
-	if (depth == 0)
-	{
-		/* until the request ends nobody else may have it */
-		if (likely(!capture.block.rests || recorder_claim()))
-			ring_prefetch(capture.ring);
-		if (trigger_ms >= 0)
-			trigger_statement_begins(query_id);
-	}
+	/* until the request ends nobody else may have it */
+	if (depth == 0 && likely(!capture.block.rests || recorder_claim()))
+		ring_prefetch(capture.ring);
 	if (clients)
 	{
 		end_statement();
@@ -314,7 +309,7 @@ answered(const char *status)
 	ended_look();
 }
 
-/* A message ends a statement that is traced, or a request, or is one for the trigger. */
+/* A message ends a statement that is traced, or a request. */
 static pg_noinline int
 noted(char type, const char *body, size_t length)
 {
@@ -324,8 +319,6 @@ noted(char type, const char *body, size_t length)
 		if (!extended)
 			end_statement();
 	}
-	if (unlikely(trigger_ms >= 0 || capture.trigger_used) && capture.ring != NULL)
-		trigger_message(type);
 	if (type == 'Z')			/* ReadyForQuery */
 		answered(body);
 	return hooks.chained->putmessage(type, body, length);
@@ -343,8 +336,8 @@ trace_putmessage(char type, const char *body, size_t length)
 		if (type == '2' && MyBEEntry != NULL)
 			bound = (uint64) MyBEEntry->st_query_id;
 	}
-	/* CommandComplete and PortalSuspended end what is under way; the trigger looks at errors, too */
-	if (type == 'Z' || unlikely(under_way || trigger_ms >= 0 || capture.trigger_used))
+	/* CommandComplete and PortalSuspended end what is under way */
+	if (type == 'Z' || unlikely(under_way))
 		return noted(type, body, length);
 	return hooks.chained->putmessage(type, body, length);
 }
@@ -353,13 +346,9 @@ trace_putmessage(char type, const char *body, size_t length)
 static int
 trace_flush(void)
 {
-	int			result;
-
 	if (unlikely(completed))
 		end_statement();
-	result = hooks.chained->flush();
-	trigger_flushed();
-	return result;
+	return hooks.chained->flush();
 }
 
 static void

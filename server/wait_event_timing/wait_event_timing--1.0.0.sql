@@ -189,27 +189,10 @@ CREATE FUNCTION wait_event_timing_set(pid integer, level text) RETURNS boolean
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 -- What the ring of a process holds, also of one that ended lately. "duration" is a wait's length,
--- at the end of statements, once a ms at most, the CPU time of the process so
--- far (kind cpu), or how long a slow statement took (kind trigger); times are in ms.
+-- or at the end of statements, once a ms at most, the CPU time of the process so
+-- far (kind cpu); times are in ms.
 CREATE FUNCTION wait_event_trace(
     pid integer,
-    OUT number bigint,
-    OUT kind text,
-    OUT start_time timestamptz,
-    OUT since_begin double precision,
-    OUT wait_event_type text,
-    OUT wait_event text,
-    OUT duration double precision,
-    OUT calls integer,
-    OUT depth integer,
-    OUT queryid bigint,
-    OUT rows bigint
-) RETURNS SETOF record
-AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
--- The same of a trace that was kept because a statement was slow.
-CREATE FUNCTION wait_event_trace_kept(
-    id bigint,
     OUT number bigint,
     OUT kind text,
     OUT start_time timestamptz,
@@ -244,23 +227,6 @@ CREATE FUNCTION wait_event_timing_rings(
     OUT ended timestamptz
 ) RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
--- Traces kept by wait_event_timing.trigger; "duration" is in ms.
-CREATE FUNCTION wait_event_timing_kept(
-    OUT id bigint,
-    OUT pid integer,
-    OUT userid oid,
-    OUT kept_at timestamptz,
-    OUT queryid bigint,
-    OUT duration double precision,
-    OUT records integer,
-    OUT started timestamptz
-) RETURNS SETOF record
-AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
-
--- Gives up one kept trace, or with NULL all; how many that were.
-CREATE FUNCTION wait_event_timing_reset_kept(id bigint DEFAULT NULL) RETURNS integer
-AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 -- Cost of a captured wait in this session, which records the waits of the benchmark as its own.
 CREATE FUNCTION wait_event_timing_benchmark(
@@ -308,15 +274,11 @@ CREATE VIEW pg_stat_wait_event_timing_info AS
 CREATE VIEW pg_stat_wait_event_timing_buckets AS
     SELECT * FROM wait_event_timing_buckets();
 
-CREATE VIEW pg_stat_wait_event_timing_kept AS
-    SELECT * FROM wait_event_timing_kept();
-
 GRANT SELECT ON pg_stat_wait_event_timing, pg_stat_wait_event_timing_system,
     pg_stat_wait_event_timing_statements, pg_stat_wait_event_timing_current,
     pg_stat_wait_event_timing_sessions, pg_stat_wait_event_timing_info,
-    pg_stat_wait_event_timing_buckets, pg_stat_wait_event_timing_kept TO PUBLIC;
+    pg_stat_wait_event_timing_buckets TO PUBLIC;
 
 REVOKE ALL ON FUNCTION wait_event_timing_reset(integer) FROM PUBLIC;
-REVOKE ALL ON FUNCTION wait_event_timing_reset_kept(bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION wait_event_timing_set(integer, text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION wait_event_timing_benchmark(integer) FROM PUBLIC;

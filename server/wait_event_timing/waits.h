@@ -15,8 +15,8 @@
  * statement), trace.c (messages to the client, statements in a trace), ring.c and
  * ring_write.h (the trace of a process), recorder_ring.c (in the area), guard.c
  * (failures), ended.c (traces that processes leave), offer.c (what it offers other
- * modules), trigger.c (slow statements), kept.c (traces kept of them), explain.c
- * (EXPLAIN), bench.c (what a wait costs).
+ * modules), ring_copy.c (a copy of a trace for them), explain.c (EXPLAIN), bench.c
+ * (what a wait costs).
  * For SQL: views.c (waits), moment.c (all of them at one moment), statement_view.c
  * (by statement), under_way.c (those of statements that are in no table yet), read.c
  * (traces), info.c (the module), control.c (set and reset), sql.c (what these
@@ -170,8 +170,7 @@ typedef enum RecordKind
 	RECORD_STATEMENT_END = 3,	/* value: rows */
 	RECORD_CPU = 4,				/* value: ns of the thread since the session began */
 	RECORD_COMMIT = 5,
-	RECORD_ABORT = 6,			/* at depth 0 it ends the statement, too */
-	RECORD_TRIGGER = 7			/* value: ns that a slow statement took */
+	RECORD_ABORT = 6			/* at depth 0 it ends the statement, too */
 } RecordKind;
 
 /* A record of a trace, as clients read it: keep in step with the decoder. */
@@ -213,7 +212,6 @@ typedef struct TraceRing
 	((timed) < TIMED_TYPES - 2 ? (timed) : PARALLEL_WORKER + (timed) - (TIMED_TYPES - 2))
 
 #define MAX_ENDED_RINGS 8		/* kept of processes that have gone, and of parallel workers */
-#define MAX_KEPT_RINGS 8		/* copies kept of slow statements */
 
 /* A ring that can be read: of a process, or one that ended; handle 0: none */
 typedef struct RingEntry
@@ -228,16 +226,6 @@ typedef struct RingEntry
 	TimestampTz started;
 	TimestampTz ended;			/* 0: it lives */
 } RingEntry;
-
-/* A copy of a ring, made because a statement was slow */
-typedef struct KeptRing
-{
-	RingEntry	ring;			/* "pid" 0: free; "handle" 0: being made */
-	int64		id;
-	TimestampTz kept_at;
-	uint64		query_id;
-	int64		duration_us;
-} KeptRing;
 
 #define MAX_EXPLAINS 16			/* EXPLAIN (WAITS) at one time that see their workers */
 #define EXPLAIN_EVENTS 48
@@ -271,13 +259,11 @@ typedef struct Shared
 	pg_atomic_uint64 evictions;
 	pg_atomic_uint64 resets;	/* of all counters or of one process: RESET_BEGINS, RESET_ENDS */
 	pg_atomic_uint64 skipped;	/* processes and buckets that readers found busy */
-	pg_atomic_uint64 refused;	/* traces and copies for which there was no memory */
+	pg_atomic_uint64 refused;	/* traces for which there was no memory */
 	pg_atomic_uint64 oldest_ended;	/* when the first of those below did; 0: there are none */
 	TimestampTz refused_at;		/* when the log got the last line */
-	int64		last_kept;
 	RingEntry	ended[MAX_ENDED_RINGS];
 	RingEntry	ended_workers[MAX_ENDED_RINGS];
-	KeptRing	kept[MAX_KEPT_RINGS];
 	ExplainArea explains[MAX_EXPLAINS];
 	uint64		timed_ns[TIMED_TYPES];	/* by backend type, of processes that ended */
 	EventStats	totals[TOTAL_EVENTS + 1];	/* key: backend type + 1, event; without room */
@@ -325,7 +311,6 @@ typedef struct Capture
 	int64		ring_base_ns;	/* ... and the time in the ring that they mean */
 	uint32		clock_changes;	/* of those, of the ring, of the clock */
 	uint32		level_sets;		/* how often this session has set its level itself */
-	bool		trigger_used;	/* statements have been watched for their length */
 	RingBlock	block;			/* of the ring, if it is in the area */
 	uint64		most;			/* bytes to which such a ring grows */
 	uint32		asked_for_waits;	/* "asked" since only another module wants them; 0: not so */
@@ -454,16 +439,8 @@ extern void trace_install(void);
 extern int	trace_depth(void);
 extern void trace_follow_level(void);
 
-/* trigger.c */
-extern int	trigger_ms;			/* setting: -1: none is slow */
-extern void trigger_init(void);
-extern void trigger_statement_begins(uint64 query_id);
-extern void trigger_message(char type);
-extern void trigger_flushed(void);
-
-/* kept.c */
-extern void kept_copy(uint64 query_id, int64 duration_us);
-extern bool kept_copy_for(uint32 *handle, uint64 *memory, TimestampTz *started);
+/* ring_copy.c */
+extern bool ring_copy(uint32 *handle, uint64 *memory, TimestampTz *started);
 
 /* explain.c */
 extern struct Explained *explain_innermost; /* NULL: no EXPLAIN (WAITS) is under way */

@@ -80,7 +80,7 @@ def hasty_onlooker(hasty: Server) -> Iterator[Connection]:
 def forget(cluster: Cluster) -> None:
     with session(cluster) as onlooker:
         onlooker.execute("SELECT sql_trace_reset(), wait_event_timing_reset()")
-        onlooker.execute("SELECT wait_event_timing_reset_kept()")
+        onlooker.execute("SELECT count(sql_trace_kept_forget(id)) FROM sql_trace_kept()")
 
 
 @pytest.fixture
@@ -290,17 +290,18 @@ def test_session_that_is_no_longer_traced_frees_its_ring(
             assert volume.used <= before
 
 
-def test_copies_of_slow_statements_count(small: Server, onlooker: Connection) -> None:
+def test_copies_that_are_kept_count(small: Server, onlooker: Connection) -> None:
     cluster, volume = small
     with session(cluster) as client:
-        client.execute("SET wait_event_timing.capture = trace")
-        client.execute("SET wait_event_timing.trigger = '5ms'")
+        client.execute("SET sql_trace.level = 8")
+        client.execute("SET sql_trace.keep_sqlstates = 'P0'")
         client.execute("SELECT wait_event_timing_benchmark(200000)")
         before = volume.used
-        for _ in range(6):
-            client.execute("SELECT pg_sleep(0.01)")
-        kept = one(onlooker, "SELECT count(*) FROM pg_stat_wait_event_timing_kept")
-        assert 1 <= kept < 6
+        for code in range(1, 6):
+            with pytest.raises(psycopg.Error):
+                client.execute(f"DO $$BEGIN RAISE 'x' USING errcode = 'P000{code}'; END$$")
+        client.execute("SELECT 1")
+        assert one(onlooker, "SELECT count(*) FROM sql_trace_kept()") >= 1
         assert volume.used - before <= KEPT_BUDGET
     hash_join(cluster)
 

@@ -210,7 +210,7 @@ def test_views_made_in_the_schema_of_another_call_nothing_of_its_owner(timed: Cl
             names = rows(
                 owner, "SELECT relname FROM pg_class WHERE relkind = 'v' AND relname ~ '_timing'"
             )
-            assert len(names) == 8
+            assert len(names) == 7
             for (name,) in names:
                 owner.execute(f"SELECT * FROM trap.{name}".encode())
             assert rows(owner, "SELECT who FROM public.trapped") == []

@@ -5,7 +5,7 @@ A record is 32 bytes, and records come as arrays (N,) of dtype RECORD. Times are
 - start_ns: when it happened; a wait when it began. It counts from the start of its ring; add
   `WaitRing.started_ns` for ns since 1970
 - value: of a WAIT its length in ns; of STATEMENT_BEGIN the query identifier, of STATEMENT_END the
-  rows; of CPU the processor time of the process so far, in ns; of TRIGGER its time in ns
+  rows; of CPU the processor time of the process so far, in ns
 - event: of a WAIT its number (`event_names` tells names), and calls, how many it was
 - depth: of a mark how many statements it is within, 0 outside of any
 
@@ -65,7 +65,6 @@ class RingRecordKind(IntEnum):
     CPU = 4
     COMMIT = 5
     ABORT = 6
-    TRIGGER = 7
 
 
 class Rows(Protocol):
