@@ -79,7 +79,6 @@ ASKED_ALIKE = {
     "test_trace_short_sessions.py",
     "test_trace_status.py",
     "test_trace_waits_alone.py",
-    "test_trace_worker_place.py",
     "test_waits_adds_up.py",
     "test_waits_at_rest.py",
     "test_waits_capture.py",

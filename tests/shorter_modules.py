@@ -13,10 +13,9 @@ from pgtare.postgres.modules import Loadable
 
 #: For how many seconds these keep the ring of a process that has ended.
 KEEP_ENDED_S = 2
-#: Files, names and values of constants: the worker's files have 64 kB.
+#: Files, names and values of constants
 _CONSTANTS = {
     "common/ring_memory.h": ("KEEP_ENDED_S", str(KEEP_ENDED_S)),
-    "sql_trace/writer/worker.c": ("FILE_KB", "64"),
 }
 
 

@@ -16,7 +16,7 @@
 
 #include "ring_place.h"
 
-#define WAIT_RINGS_OFFER "wait_event_timing/rings/2"
+#define WAIT_RINGS_OFFER "wait_event_timing/rings/3"
 
 typedef struct WaitRing
 {
@@ -50,9 +50,6 @@ typedef struct WaitRingsOffer
 	 */
 	uint32		(*read) (const void *ring, uint64 from, WaitRecord *records, uint32 room,
 						 uint64 *next, uint64 *lost);
-
-	/* Is so much of it new from number "from" on that it wants to be read? */
-	bool		(*urgent) (const void *ring, uint64 from);
 } WaitRingsOffer;
 
 #endif							/* PGTARE_WAIT_RINGS_H */

@@ -128,14 +128,6 @@ read_ring(const void *mapped, uint64 from, WaitRecord *records, uint32 room, uin
 	return n;
 }
 
-static bool
-is_urgent(const void *mapped, uint64 from)
-{
-	TraceRing  *ring = unconstify(void *, mapped);
-
-	return pg_atomic_read_u64(&ring->written) - from >= ring->nrecords / 4;
-}
-
 /* Of the counters of this process: a reset of them meanwhile makes it too little. */
 static int64
 lock_waits(void)
@@ -160,7 +152,7 @@ static const WaitCopyOffer copy_offer = {
 static const WaitClockOffer clock_offer = {
 	look, trace, claim, &capture.waits, &capture.clock_changes, &trace_cpu
 };
-static const WaitRingsOffer rings_offer = {look_at_ring, read_ring, is_urgent};
+static const WaitRingsOffer rings_offer = {look_at_ring, read_ring};
 
 void
 offer_install(void)

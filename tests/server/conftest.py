@@ -16,7 +16,6 @@ from tests.commands import start_pgtare
 from tests.loads import during
 from tests.servers import serving, stopped_at_once, tracing
 from tests.sessions import Connection, session
-from tests.trace_worker import server_that_writes
 
 TABLES = """
     CREATE TABLE seen (client int, x bigint, y bigint);
@@ -134,13 +133,6 @@ def onlooker(tracer: Cluster) -> Iterator[Connection]:
     """A session that looks."""
     with session(tracer) as connection:
         yield connection
-
-
-@pytest.fixture(scope="module")
-def writing(each_server: Binaries) -> Iterator[tuple[Cluster, Path]]:
-    """A server with a worker that writes traces, and where that writes."""
-    with server_that_writes(each_server) as found:
-        yield found
 
 
 @pytest.fixture(scope="session")

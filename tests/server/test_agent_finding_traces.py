@@ -21,8 +21,8 @@ from tests.commands import in_process
 from tests.json_documents import documents
 from tests.servers import tracing
 from tests.sessions import eventually, session
+from tests.trace_keeper import place
 from tests.trace_records import grant_usage
-from tests.trace_worker import place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 

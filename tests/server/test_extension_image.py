@@ -14,11 +14,11 @@ from pgtare.postgres import modules
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.settings import Value
-from tests import trace_worker
+from tests import trace_keeper
 from tests.commands import pgtare as command
 from tests.installation_copies import copy_without_modules
 from tests.servers import CAPTURING
-from tests.sessions import one, session
+from tests.sessions import eventually, one, session
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "packaging" / "container" / "extension-tree.sh"
@@ -42,13 +42,13 @@ def image(wheel: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(wheel: Binaries, image: Path) -> Iterator[Cluster]:
     """It has the paths that CloudNativePG sets for an extension named pgtare."""
-    with trace_worker.place() as place:
+    with trace_keeper.place() as place:
         mounted = place / "extensions" / "pgtare"
         shutil.copytree(image, mounted)
         settings: dict[str, Value] = {
             "extension_control_path": f"$system:{mounted}/share",
             "dynamic_library_path": f"$libdir:{mounted}/lib",
-            "sql_trace.worker_directory": str(place / "traces"),
+            "sql_trace.keep_directory": str(place / "traces"),
         }
         binaries = copy_without_modules(wheel, place / "postgres")
         with Cluster(binaries, CAPTURING | settings, preload=modules.PRELOAD_ORDER) as cluster:
@@ -82,7 +82,7 @@ def test_each_module_is_loaded_from_the_tree_and_works(server: Cluster) -> None:
         assert one(connection, "SELECT sql_trace_set(pg_backend_pid(), 12)")
         assert one(connection, "SELECT level FROM sql_trace_sessions()") == 12
         # the background worker looks for its library by itself
-        assert trace_worker.latest(Path(one(connection, "SHOW sql_trace.worker_directory")))
+        eventually(Path(one(connection, "SHOW sql_trace.keep_directory")).is_dir)
 
 
 def test_the_command_knows_what_the_server_loads(server: Cluster) -> None:

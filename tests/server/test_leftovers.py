@@ -167,25 +167,18 @@ def test_a_module_that_is_held_back_stays_so_until_the_restart(wheel: Binaries) 
 
 
 def test_directories_with_traces_are_named_and_kept(cluster: Cluster, open_directory: Path) -> None:
-    kept, worker = open_directory / "kept", open_directory / "worker"
-    for directory in (kept, worker):
-        directory.mkdir()
-        (directory / "trace-notes.txt").touch()
-        directory.chmod(0o755)
-    run(
-        cluster,
-        f"ALTER SYSTEM SET sql_trace.keep_directory = '{kept}'",
-        f"ALTER SYSTEM SET sql_trace.worker_directory = '{worker}'",
-    )
+    kept = open_directory / "kept"
+    kept.mkdir()
+    (kept / "kept-notes.txt").touch()
+    kept.chmod(0o755)
+    run(cluster, f"ALTER SYSTEM SET sql_trace.keep_directory = '{kept}'")
     assert not any("holds traces" in each.what for each in leftovers.on_server(cluster.dsn()))
     (kept / "kept-20260101T000000-12-3-0000abcd-app.pgtrace").touch()
     (kept / ".kept-20260101T000000-12-3-0000abcd-app.pgtrace.partial").touch()
-    (worker / "trace-20260101T000000-12.2").mkdir()
     done = in_process("uninstall", "--dsn", cluster.dsn(), "--yes")
     held = "holds traces with statements and their values"
     assert f"left: sql_trace.keep_directory {kept} {held} (2): delete them" in done.stdout
-    assert f"left: sql_trace.worker_directory {worker} {held} (1): delete them" in done.stdout
     assert (done.returncode, len(list(kept.iterdir()))) == (1, 3)
-    run(cluster, f"ALTER SYSTEM SET sql_trace.keep_directory = '{kept}/trace-notes.txt'")
+    run(cluster, f"ALTER SYSTEM SET sql_trace.keep_directory = '{kept}/kept-notes.txt'")
     _, directory = leftovers.on_server(cluster.dsn())
     assert "could not be looked at: could not open directory" in directory.what

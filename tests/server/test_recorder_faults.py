@@ -22,7 +22,7 @@ from pgtare.postgres.settings import Value
 from tests.servers import crash, tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.small_shared_memory import Volume, small_shm
-from tests.trace_worker import forget_all, place
+from tests.trace_keeper import forget_all, place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

@@ -1,4 +1,4 @@
-"""No secret of the corpus reaches a trace: rings, the worker's files, exports, reports, pages."""
+"""No secret of the corpus reaches a trace: rings, recordings, exports, reports, pages."""
 
 import contextlib
 import json
@@ -19,12 +19,13 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.output import export, page, show
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.settings import Value
 from tests import secrets_corpus
 from tests.secrets_corpus import NEAR_MISSES, Bound, Called, Case, Copied, Pipeline, Step, Stopped
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session, set_search_path
+from tests.trace_recorder import recording
 from tests.trace_records import Trace, trace_of
-from tests.trace_worker import SETTINGS, latest, place
 from tests.wire_protocol import Wire, call_message
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -130,7 +131,7 @@ class Player:
 
 @dataclass
 class Played:
-    """Where all cases were run: the bytes of rings, and the worker's recording."""
+    """Where all cases were run: the bytes of rings, and a recording."""
 
     cluster: Cluster
     pids: list[int]
@@ -142,14 +143,17 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def played(each_server: Binaries) -> Iterator[Played]:
+def played(each_server: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
     """All cases, once on each server."""
-    settings = SETTINGS | {"sql_trace.ring_size": "32MB", "sql_trace.bind_length": -1}
+    settings: dict[str, Value] = {
+        "sql_trace.ring_size": "32MB",
+        "sql_trace.bind_length": -1,
+        "sql_trace.cpu_interval": 0,
+        "wait_event_timing.capture": "stats",
+    }
+    recorded = tmp_path_factory.mktemp("secrets") / "recorded"
     with (
-        place() as path,
-        tracing(
-            each_server, settings | {"sql_trace.worker_directory": str(path / "traces")}
-        ) as cluster,
+        tracing(each_server, settings) as cluster,
         session(cluster) as other,
         psycopg.connect(cluster.dsn(), autocommit=True) as client,
     ):
@@ -157,14 +161,14 @@ def played(each_server: Binaries) -> Iterator[Played]:
         for sql in secrets_corpus.SETUP:
             client.execute(sql.encode())
         player = Player(cluster, client, [client.info.backend_pid])
-        client.execute(_LEVEL.encode())
-        for number, case in enumerate(secrets_corpus.CASES):
-            player.play(case, number, other)
-        for number, sql in enumerate(NEAR_MISSES):
-            client.pgconn.exec_(sql.replace("plain", f"plain{number:03}").encode())
-        client.execute(b"SELECT 'all done'")
-        recording = latest(path / "traces")
-        eventually(lambda: b"'all done'" in files_of(recording))
+        with recording(cluster, recorded, "--armed"):
+            eventually(lambda: list(recorded.glob("*")))
+            client.execute(_LEVEL.encode())
+            for number, case in enumerate(secrets_corpus.CASES):
+                player.play(case, number, other)
+            for number, sql in enumerate(NEAR_MISSES):
+                client.pgconn.exec_(sql.replace("plain", f"plain{number:03}").encode())
+            client.execute(b"SELECT 'all done'")
         rings = b"".join(
             one(other, "SELECT data FROM sql_trace_drain(%s, 0)", pid) for pid in player.pids
         )
@@ -175,12 +179,15 @@ def played(each_server: Binaries) -> Iterator[Played]:
         kept += repr(rows(other, "SELECT * FROM sql_trace_kept()")).encode()
         with contextlib.suppress(psycopg.Error):
             client.close()
-        book = ledgers.ledger(load(recording))
-        yield Played(cluster, player.pids, rings, trace, recording, book, kept)
+        book = ledgers.ledger(load(recorded))
+        yield Played(cluster, player.pids, rings, trace, recorded, book, kept)
 
 
 def files_of(recording: Path) -> bytes:
-    return b"".join(path.read_bytes() for path in sorted(recording.glob("*.pgtrace")))
+    """As they are, and without compression."""
+    as_they_are = [path.read_bytes() for path in sorted(recording.glob("*.pgtrace"))]
+    streams = [data for chunks in load(recording).streams.values() for _, data in chunks]
+    return b"".join(as_they_are + streams)
 
 
 def leaks(data: bytes) -> list[str]:
@@ -216,7 +223,7 @@ def test_statements_that_look_like_secrets_are_shown(played: Played) -> None:
     assert [sql for sql, seen in zip(NEAR_MISSES, shown, strict=True) if not seen] == []
 
 
-def test_files_of_the_worker_hold_no_secret(played: Played) -> None:
+def test_recordings_hold_no_secret(played: Played) -> None:
     data = files_of(played.recording)
     assert not unseen(data, *_CONTROLS)
     assert leaks(data) == []

@@ -19,7 +19,6 @@ import pytest
 from pgtare.observing.trace.analysis.ledger import Ledger, ledger
 from pgtare.observing.trace.analysis.profile import profile
 from pgtare.observing.trace.file.reader import load
-from pgtare.observing.trace.file.records import CallKind
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.settings import Value
@@ -28,7 +27,6 @@ from tests.preloaded import preloaded
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.trace_records import check_whole, drain, grant_usage, trace_of
-from tests.trace_worker import find_statement, latest, place, with_statement
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -347,36 +345,6 @@ def test_a_recording_reads_the_rings_that_are_there(
     found = {texts[int(c["text"])].text for c in book.calls if int(c["text"]) in texts}
     assert "SELECT 'meanwhile'" in found
     assert not {"SELECT 'before'", "SELECT 'after'"} & found
-
-
-@pytest.mark.slow
-def test_the_worker_follows_a_ring_that_grows(wheel: Binaries) -> None:
-    """It writes what somebody asked for, and not what only the recorder traces."""
-    with (
-        place() as path,
-        tracing(
-            wheel,
-            {**SETTINGS, "sql_trace.worker_directory": str(path), "sql_trace.worker_reserve": 0},
-        ) as server,
-        session(server) as onlooker,
-        session(server, options=ON) as client,
-    ):
-        pid = client.info.backend_pid
-        client.execute("SELECT 'the first of all'")
-        time.sleep(1.5)
-        assert find_statement(latest(path), "SELECT 'the first of all'") is None
-        onlooker.execute("SELECT sql_trace_set(%s, 12)", (pid,))
-        for i in range(2000):
-            client.execute("SELECT %s::int", (i,), prepare=True)
-            time.sleep(0.0005)
-        assert entry(onlooker, client, "ring_bytes") == (256 * 1024,)
-        client.execute("SELECT 'the last of all'")
-        trace = with_statement(latest(path), "SELECT 'the last of all'")
-        book = ledger(trace)
-        calls = [c for c in book.calls if c["kind"] == CallKind.EXECUTE]
-        assert 2001 <= len(calls) <= 2004  # none is there twice
-        (process,) = [p for p in book.processes if p.leader_pid is None]
-        assert not len(process.missing)
 
 
 @pytest.mark.slow

@@ -20,8 +20,8 @@ from pgtare.postgres.settings import Value
 from tests.commands import in_process, words
 from tests.servers import crash, crashes, tracing
 from tests.sessions import Connection, eventually, one, rows, session
+from tests.trace_keeper import place
 from tests.trace_records import Trace, check_whole, drain, grant_usage, trace_of
-from tests.trace_worker import place
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -379,36 +379,11 @@ def test_the_dictionary_outlives_a_crash(server: Cluster) -> None:
 
 
 def test_the_keepers_files_have_names(wheel: Binaries) -> None:
-    """And so has what the worker writes of a ring that the recorder filled before."""
     with place() as path:
-        settings = SETTINGS | {
-            "sql_trace.keep_directory": str(path / "kept"),
-            "sql_trace.worker_directory": str(path / "written"),
-            "sql_trace.worker_reserve": 0,
-        }
+        settings = SETTINGS | {"sql_trace.keep_directory": str(path / "kept")}
         options = f"{ON} -c sql_trace.keep_slower_than=200"
-        with (
-            tracing(wheel, settings) as server,
-            session(server) as onlooker,
-            session(server, options=options) as client,
-        ):
+        with tracing(wheel, settings) as server, session(server, options=options) as client:
             run_over(client, "files")
             client.execute("SELECT 'slow', pg_sleep(0.25)")
             (file,) = eventually(lambda: list((path / "kept").glob("kept-*.pgtrace")), 60)
             assert names_in(file, "files") > 2 * APART
-            onlooker.execute("SELECT sql_trace_set(%s, 12)", (client.info.backend_pid,))
-            client.execute("SELECT 'asked for'")
-            done = path / "written"
-            eventually(lambda: any("asked for" in t for t in written(done)), 60)
-        assert sum("of files" in text for text in written(done)) > APART
-
-
-def written(path: Path) -> set[str]:
-    """The texts of all calls that the worker wrote."""
-    found = set()
-    for directory in path.iterdir() if path.exists() else ():
-        with contextlib.suppress(Exception):
-            book = ledger(load(directory))
-            for process in book.processes:
-                found |= {record.text for record in process.stream.texts.values()}
-    return found

@@ -31,8 +31,8 @@ from tests.json_documents import documents
 from tests.preloaded import preloaded
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session, until_it_waits
+from tests.trace_keeper import forget_all, place, traced
 from tests.trace_records import call_texts, grant_usage
-from tests.trace_worker import forget_all, place, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

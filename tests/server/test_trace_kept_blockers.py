@@ -18,7 +18,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process
 from tests.sessions import eventually, rows, session, until_it_waits
-from tests.trace_worker import server_that_keeps, traced
+from tests.trace_keeper import server_that_keeps, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

@@ -19,7 +19,8 @@ from tests.module_sources import write_waiter
 from tests.servers import SESSIONS_LOAD_MODULES
 from tests.sessions import Connection, eventually, one, rows, session
 from tests.small_shared_memory import Volume, small_shm
-from tests.trace_worker import configure, forget_all, server_that_keeps, traced
+from tests.trace_keeper import configure, forget_all, server_that_keeps, traced
+from tests.trace_rings import DATA, ring_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -107,6 +108,28 @@ def test_trace_that_is_too_large_for_the_directory(
             eventually(lambda: all(files(admin, large)))
     finally:
         configure(cluster, keep_files_size="1GB")
+
+
+def test_ring_that_was_written_over(filing: tuple[Cluster, Path], admin: Connection) -> None:
+    """What can be read of it is kept, and the rest counts as lost."""
+    cluster, directory = filing
+    log = cluster.log_path.read_text
+    before = len(log())
+    with traced(cluster, level=1, ring="64kB", keep_sqlstates="22012") as client:
+        for i in range(10):
+            client.execute(f"SELECT {i}".encode())
+        pid = client.info.backend_pid
+        written = one(admin, "SELECT bytes FROM pg_stat_sql_trace WHERE pid = %s", pid)
+        with ring_of(pid).open("r+b") as memory:
+            memory.seek(DATA)
+            memory.write(bytes(written))
+        provoke(client)
+        (file,) = eventually(lambda: list(filter(None, files(admin, client))))
+    assert "is damaged" in log()[before:]
+    trace = load(directory / file)
+    assert not trace.damages
+    (lost,) = (trace.losses[n] for n, ring in trace.rings.items() if ring.kind == "sql")
+    assert lost >= written
 
 
 def segments(volume: Volume) -> dict[str, os.stat_result]:

@@ -19,12 +19,12 @@ from pgtare.observing.trace.analysis.moment import moment
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
-from tests import trace_worker
+from tests import trace_keeper
 from tests.commands import in_process
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, one, rows, session, until_it_waits
+from tests.trace_keeper import KEEPING, configure, forget_all, server_that_keeps
 from tests.trace_records import grant_usage
-from tests.trace_worker import KEEPING, configure, forget_all, server_that_keeps
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -52,7 +52,7 @@ def admin(filing: tuple[Cluster, Path]) -> Iterator[Connection]:
 @contextlib.contextmanager
 def traced(cluster: Cluster, **settings: object) -> Iterator[Connection]:
     """A session that has been traced already, with its waits."""
-    with trace_worker.traced(cluster, level=8, **settings) as client:
+    with trace_keeper.traced(cluster, level=8, **settings) as client:
         client.execute("SELECT 1")
         yield client
 

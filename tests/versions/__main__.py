@@ -40,7 +40,7 @@ SELECTION = "server and not slow and not source and not browser and not debian"
 TESTS = (
     "test_module_*.py", "test_ring_memory.py",
     "test_waits_*.py", "test_sql_trace_*.py", "test_row_sources*.py",
-    "test_trace_shapes.py", "test_trace_worker*.py", "test_trace_init_plans.py",
+    "test_trace_shapes.py", "test_trace_kept*.py", "test_trace_init_plans.py",
     "test_trace_by_node.py", "test_trace_faults.py", "test_trace_grab.py",
     "test_trace_short_sessions.py", "test_trace_status.py",
     "test_load_pgbench.py", "test_doctor_churn.py",

@@ -16,7 +16,6 @@
 
 #include "access/xact.h"
 #include "storage/dsm.h"
-#include "storage/latch.h"
 
 #include "../../common/guarded.h"
 #include "../../common/ring_memory.h"
@@ -168,20 +167,7 @@ make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, RingHandle 
 	return free_place(shared->ended);
 }
 
-/* The process that writes traces to files; NULL: there is none */
-static PGPROC *
-writer(Shared *shared)
-{
-	uint32		number = pg_atomic_read_u32(&shared->writer);
-
-	return number != 0 ? &ProcGlobal->allProcs[number - 1] : NULL;
-}
-
-/*
- * A session ends: keep its trace, in no more memory than it needs.  Any process that
- * writes traces to files is woken, so that it comes before others that end push
- * this one out.  False: there is no place for it.
- */
+/* A session ends: keep its trace, in no more memory than it needs.  False: there is no place for it. */
 bool
 ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 {
@@ -189,10 +175,8 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	uint64		for_kept = ring_memory_for_kept(shmem_rings_kb);
 	TraceEntry	entry;
 	TraceEntry *place;
-	PGPROC	   *wake;
 	RingHandle	gone[MAX_ENDED + 1];
 	int			n = 0;
-	bool		left;
 	bool		in_area = (of->handle & RING_IN_AREA) != 0;
 
 	if (!in_area)
@@ -202,11 +186,9 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	entry.ended = GetCurrentTimestamp();
 	if (!in_area)
 		entry.ring_bytes = entry.memory;
-	entry.unread = unread_of(ring, entry.counters.records);
-	left = entry.unread.bytes > 0 && entry.reason != REASON_RECORDER;
-	/* its holder reads it to its end, wherever it is, and reports if it does not */
-	if (in_area || pg_atomic_read_u32(&ring->held) > 0) /* one in the area need not be read */
-		memset(&entry.unread, 0, sizeof(entry.unread));
+	/* one in the area need not be read */
+	if (!in_area)
+		entry.unread = unread_of(ring, entry.counters.records);
 	place = make_place(shared, &entry, for_kept, gone, &n);
 	if (place)
 	{
@@ -223,9 +205,6 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 	memset(of, 0, sizeof(*of));
 	LWLockRelease(&shared->lock);
 	free_all(gone, n);
-	wake = writer(shared);
-	if (wake && left)
-		SetLatch(&wake->procLatch);
 	return place != NULL;
 }
 
@@ -238,7 +217,7 @@ ended_let_go(Shared *shared, TraceEntry *of, Ring *ring)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	handle = of->handle;
 	of->unread = unread_of(ring, of->counters.records);
-	if ((handle & RING_IN_AREA) == 0 && pg_atomic_read_u32(&ring->held) == 0)
+	if ((handle & RING_IN_AREA) == 0)
 		count_unread(shared, of);
 	ended_count(&shared->ended_totals, &of->counters);
 	ring_memory_give_back(of->memory);

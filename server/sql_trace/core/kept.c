@@ -93,7 +93,6 @@ copy_ring(void)
 	memcpy((char *) copy + used, names.data, names.len);
 	making.made.names = (uint32) names.len;
 	pfree(names.data);
-	pg_atomic_write_u32(&copy->held, 0);
 	dsm_pin_segment(segment);
 	making.made.trace.handle = dsm_segment_handle(segment);
 	making.made.trace.memory = making.made.trace.ring_bytes = making.taken;

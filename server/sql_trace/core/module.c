@@ -38,7 +38,6 @@ _PG_init(void)
 	timeline_init();
 	trigger_init();
 	kept_init();
-	worker_init();
 	keeper_init();
 	for_finding_init();
 	analyse_init();

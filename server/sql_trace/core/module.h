@@ -22,7 +22,6 @@ extern void ring_init(void);
 extern void secrets_init(void);
 extern void timeline_init(void);
 extern void trigger_init(void);
-extern void worker_init(void);
 
 /* of hooks, in this order: the later ones run outside */
 extern void analyse_init(void);

@@ -101,7 +101,7 @@ recorder_grow(void)
 
 /*
  * Called when the library is loaded.  A session that loads it by itself has no
- * memory for such rings; see define_unused() in ../writer/worker.c.
+ * memory for such rings; see define_unused() in ../writer/keeper.c.
  */
 void
 recorder_init(void)

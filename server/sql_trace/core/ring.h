@@ -97,8 +97,7 @@ typedef struct Ring
 	char		padding1[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint64)];
 	pg_atomic_uint64 tail;
 	pg_atomic_uint64 drained;	/* how far a reader has come */
-	pg_atomic_uint32 held;		/* readers that read it to its end, even if it is unlisted */
-	char		padding2[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint64) - sizeof(pg_atomic_uint32)];
+	char		padding2[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint64)];
 	uint64		size;			/* power of two */
 	TimestampTz started;
 	SessionRecord session;

@@ -151,7 +151,6 @@ begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
 	pg_atomic_init_u64(&ring->head, 0);
 	pg_atomic_init_u64(&ring->tail, 0);
 	pg_atomic_init_u64(&ring->drained, 0);
-	pg_atomic_init_u32(&ring->held, 0);
 	describe_session(ring);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);

@@ -54,7 +54,6 @@ initialise(void *fresh)
 	shared->nslots = MaxBackends;
 	pg_atomic_init_u64(&shared->refused, 0);
 	pg_atomic_init_u64(&shared->oldest_ended, 0);
-	pg_atomic_init_u32(&shared->writer, 0);
 	for (uint32 i = 0; i < shared->nslots; i++)
 	{
 		pg_atomic_init_u32(&shmem_slot(shared, i)->asked, 0);

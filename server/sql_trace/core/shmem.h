@@ -88,7 +88,6 @@ typedef struct Shared
 	uint32		nslots;
 	pg_atomic_uint64 refused;	/* traces for which there was no memory */
 	pg_atomic_uint64 oldest_ended;	/* when the first of "ended" did; 0: there are none */
-	pg_atomic_uint32 writer;	/* number of the PGPROC that writes files, plus 1; 0: none does */
 	Counters	ended_totals;	/* of all that ever ended */
 	Unread		unread;			/* of those, when they were given up */
 	TraceEntry	ended[MAX_ENDED];

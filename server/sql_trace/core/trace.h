@@ -26,17 +26,17 @@
  * 4. record.c decides what goes before the record.  ring_store.h stores its bytes
  *	  in the ring of the session (ring.h).  A full ring overwrites its oldest
  *	  records; what no reader had fetched is counted as lost.
- * 5. A reader copies records out of the ring while the session writes on: a
- *	  client by sql_trace_drain() (read.c), or the background worker, which
- *	  writes files (worker.h).
+ * 5. A reader copies records out of the ring while the session writes on, by
+ *	  sql_trace_drain() (read.c).
  * 6. When the session ends, its ring is kept for a while (ended.c).  What a ring held
- *	  when a trigger fired is kept for longer (kept.h).
+ *	  when a trigger fired is kept for longer (kept.h); a background worker writes
+ *	  that to files (keeper.h).
  *
  * Each part has a header, which explains it, and its settings and hooks in the
  * files that obey and install them.  Of the folders, core/ has loading (module.c),
  * what sessions share (shmem.h), rings, levels and the functions in SQL (read.c,
  * sessions.c); calls/ what a session does, as records; rows/ row sources (rows.h);
- * writer/ the background workers (worker.h).
+ * writer/ the background worker (keeper.h).
  *-------------------------------------------------------------------------
  */
 #ifndef SQL_TRACE_TRACE_H

@@ -8,7 +8,7 @@
  * else was in it.
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
+#include "keeper.h"
 
 #include "miscadmin.h"
 #include "utils/array.h"

@@ -7,7 +7,7 @@
  * be over for long.  So the file of such a ring has what pg_stat_activity shows.
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
+#include "keeper.h"
 
 #include "utils/backend_status.h"
 

@@ -8,7 +8,7 @@
  * and a number in an hour of its own.
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
+#include "keeper.h"
 #include "../calls/secrets.h"
 #include "../core/module.h"
 

@@ -7,13 +7,14 @@
  * for which no other has to wait.
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
+#include "keeper.h"
 #include "../core/module.h"
 
-#include <fcntl.h>
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -25,6 +26,7 @@
 #include "../../common/pg_compat.h"
 
 #define RETRY_INTERVAL_MS 60000
+#define RESTART_INTERVAL_S 2
 #define LOCK_INTERVAL_MS 1000
 #define MOST_BLOCKERS 8
 #define ASKED_MS 10000			/* what is written later than this would be of another time */
@@ -80,17 +82,24 @@ has_room(Work *work, uint64 size, bool for_finding)
 	return keeper_has_room(work->directory, size, for_finding);
 }
 
+/* Write a trace that a trigger had kept. */
+static bool
+write_file(Work *work, char *name, Size size)
+{
+	StringInfoData bytes;
+
+	keeper_name_file(work->kept, name, size);
+	return kept_file(work->kept, &bytes) && has_room(work, bytes.len, false) &&
+		keeper_write_file(work->directory, name, &bytes);
+}
+
 static void
 write_kept(void *argument)
 {
 	Work	   *work = argument;
-	TraceFile	file;
 	char		name[KEPT_FILE_NAME];
 
-	if (!kept_file(work->kept, &file) || !has_room(work, file.memory.len, false))
-		return;
-	keeper_name_file(work->kept, name, sizeof(name));
-	if (!keeper_write_file(work->directory, name, file.memory.data, file.memory.len))
+	if (!write_file(work, name, sizeof(name)))
 		return;
 	kept_written(work->kept->id, name);
 	keeper_reported = failure_reported = false;
@@ -102,14 +111,9 @@ static void
 write_blocker(void *argument)
 {
 	Work	   *work = argument;
-	TraceFile	file;
 	char		name[KEPT_FILE_NAME];
-	bool		done;
 
-	keeper_name_file(work->kept, name, sizeof(name));
-	done = kept_file(work->kept, &file) && has_room(work, file.memory.len, false) &&
-		keeper_write_file(work->directory, name, file.memory.data, file.memory.len);
-	kept_end_file(work->kept, done ? name : NULL);
+	kept_end_file(work->kept, write_file(work, name, sizeof(name)) ? name : NULL);
 	work->ended = true;
 }
 
@@ -133,16 +137,16 @@ write_asked(void *argument)
 	Work	   *work = argument;
 	KeptTrace	kept = *work->kept;
 	RingHandle	after = 0;
-	TraceFile	file;
+	StringInfoData bytes;
 	char		name[KEPT_FILE_NAME];
 
 	keeper_name_file(&kept, name, sizeof(name));
 	if (!TimestampDifferenceExceeds(kept.trigger.at, GetCurrentTimestamp(), ASKED_MS) &&
-		is_there(&kept, &kept.trace.handle) && kept_file(&kept, &file) &&
+		is_there(&kept, &kept.trace.handle) && kept_file(&kept, &bytes) &&
 		/* else it may be of another session by now */
 		is_there(&kept, &after) && after == kept.trace.handle &&
-		has_room(work, file.memory.len, true) &&
-		keeper_write_file(work->directory, name, file.memory.data, file.memory.len))
+		has_room(work, bytes.len, true) &&
+		keeper_write_file(work->directory, name, &bytes))
 		kept_written(kept.id, name);
 	else
 		(void) kept_forget(kept.id);
@@ -256,7 +260,7 @@ leave(int code, Datum arg)
 static int
 open_again(int directory)
 {
-	if (directory >= 0 && file_is_same(AT_FDCWD, keeper_directory(), directory))
+	if (directory >= 0 && keeper_is_directory(directory))
 		return directory;
 	if (directory >= 0)
 	{
@@ -266,7 +270,7 @@ open_again(int directory)
 	}
 	else if (keeper_reported)
 		return -1;
-	directory = directory_open(keeper_directory(), "sql_trace.keep_directory");
+	directory = keeper_open_directory();
 	if (directory >= 0)
 		keeper_remove_unfinished(directory);
 	keeper_reported = directory < 0;
@@ -339,14 +343,63 @@ sql_trace_keeper_main(Datum argument)
 	proc_exit(1);
 }
 
+/* Start the worker with the server. */
+static void
+announce_worker(void)
+{
+	BackgroundWorker worker = {0};
+	Dl_info		ours;
+
+	if (dladdr(sql_trace_keeper_main, &ours) == 0 ||
+		strlen(ours.dli_fname) >= sizeof(worker.bgw_library_name))
+	{
+		ereport(WARNING,
+				(errmsg("sql_trace writes no kept traces: the path of its library is too long")));
+		return;
+	}
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = RESTART_INTERVAL_S;
+	strlcpy(worker.bgw_library_name, ours.dli_fname, sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "sql_trace_keeper_main", BGW_MAXLEN);
+	strlcpy(worker.bgw_name, "sql_trace keeper", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "sql_trace keeper", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * A session that loads the library by itself has no worker.  Lines of the
+ * configuration file that speak of it have no effect there; but to reserve the
+ * prefix would warn of each that is not known, at each login, and so would a
+ * value that is refused.  So they are known, and take whatever they are given.
+ */
+static void
+define_unused(void)
+{
+	static const char *const names[] = {
+		"sql_trace.keep_directory", "sql_trace.keep_files", "sql_trace.keep_files_size",
+	};
+	static char *unused[lengthof(names)];
+
+	for (int i = 0; i < (int) lengthof(names); i++)
+		DefineCustomStringVariable(names[i],
+								   "Of the background worker, which this session does not have.",
+								   "Has an effect only if the server preloads the library.",
+								   &unused[i], "",
+								   PGC_SIGHUP, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+}
+
 /* Called when the library is loaded: by the server itself, a worker can be had. */
 void
 keeper_init(void)
 {
 	if (!process_shared_preload_libraries_in_progress)
-		return;					/* worker_init() defines what is not used */
+	{
+		define_unused();
+		return;
+	}
+	keeper_directory_init();
 	keeper_files_init();
 	if (keeper_directory() != NULL)
-		worker_announce(sql_trace_keeper_main, "sql_trace_keeper_main", "sql_trace keeper",
-						"sql_trace writes no kept traces");
+		announce_worker();
 }

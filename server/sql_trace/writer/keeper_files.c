@@ -9,7 +9,7 @@
  * they have a quarter of the room in addition, and make way for each other alone.
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
+#include "keeper.h"
 #include "../calls/statement.h"
 
 #include <dirent.h>
@@ -31,16 +31,8 @@
 bool		keeper_reported = false;	/* that something cannot be written, until something can */
 TimestampTz keeper_refused_at = 0;	/* when that was; 0: something could be since */
 
-static char *keep_directory = NULL;
 static int	most_files = 100;
 static int	most_kb = 1024 * 1024;
-
-/* Where kept traces are written, or NULL */
-const char *
-keeper_directory(void)
-{
-	return keep_directory && keep_directory[0] != '\0' ? keep_directory : NULL;
-}
 
 /* The directory takes nothing, so nothing is written for a while. */
 void
@@ -48,7 +40,8 @@ keeper_refuse(const char *why)
 {
 	if (!keeper_reported)
 		ereport(WARNING,
-				(errmsg("sql_trace cannot write a kept trace to \"%s\": %s", keep_directory, why),
+				(errmsg("sql_trace cannot write a kept trace to \"%s\": %s", keeper_directory(),
+						why),
 				 errhint("It is tried again each minute, and when the configuration is reloaded.")));
 	keeper_reported = true;
 	keeper_refused_at = GetCurrentTimestamp();
@@ -244,7 +237,7 @@ write_all(int fd, const char *data, Size size)
 
 /* A file that is whole, or none */
 bool
-keeper_write_file(int directory, const char *name, const char *data, Size size)
+keeper_write_file(int directory, const char *name, const StringInfoData *bytes)
 {
 	char		unfinished[KEPT_FILE_NAME + 16];
 	int			fd;
@@ -257,7 +250,7 @@ keeper_write_file(int directory, const char *name, const char *data, Size size)
 		keeper_refuse(strerror(errno));
 		return false;
 	}
-	done = write_all(fd, data, size) && fsync(fd) == 0 &&
+	done = write_all(fd, bytes->data, bytes->len) && fsync(fd) == 0 &&
 		renameat(directory, unfinished, directory, name) == 0 && fsync(directory) == 0;
 	if (!done)
 	{
@@ -291,11 +284,6 @@ keeper_name_file(const KeptTrace *kept, char *name, Size size)
 void
 keeper_files_init(void)
 {
-	DefineCustomStringVariable("sql_trace.keep_directory",
-							   "Directory in which a background worker writes the traces that are kept.",
-							   "Empty: there is no worker, and they are kept in memory alone.",
-							   &keep_directory, "",
-							   PGC_POSTMASTER, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
 	DefineCustomIntVariable("sql_trace.keep_files",
 							"Number of kept traces in the directory at which older ones make way.",
 							NULL,

@@ -9,23 +9,9 @@
  * and of its parallel workers.
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
-
-#include "pgtime.h"
+#include "keeper.h"
 
 #include "../../common/event_name.h"
-
-/* Times as readers of JSON know them */
-static void
-put_time(StringInfo to, TimestampTz at)
-{
-	pg_time_t	seconds = timestamptz_to_time_t(at);
-	int			micros = (int) (at - time_t_to_timestamptz(seconds));
-	char		text[32];
-
-	pg_strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", pg_gmtime(&seconds));
-	appendStringInfo(to, "%s.%06d+00:00", text, micros);
-}
 
 static char *
 same_wait_name(const SameWait *seen)
@@ -42,7 +28,7 @@ put_same_wait(StringInfo json, const SameWait *seen)
 					 seen->sessions, seen->waited_ns);
 	tables_json_name(json, "event", same_wait_name(seen));
 	appendStringInfoString(json, ", \"at\": \"");
-	put_time(json, seen->at);
+	tables_json_time(json, seen->at);
 	appendStringInfoString(json, "\", \"pids\": [");
 	for (int i = 0; i < Min(seen->sessions, MOST_IN_SAME_WAIT); i++)
 		appendStringInfo(json, "%s%d", i > 0 ? ", " : "", seen->pids[i]);
@@ -76,7 +62,7 @@ put_doing(StringInfo json, int pid)
 		return;
 	appendStringInfo(json, ", \"doing\": {\"state\": \"%s\", \"running\": %s, \"since\": \"",
 					 doing.state, doing.running ? "true" : "false");
-	put_time(json, doing.since);
+	tables_json_time(json, doing.since);
 	appendStringInfoChar(json, '"');
 	if (doing.event)
 		tables_json_name(json, "event", doing.event);
@@ -95,7 +81,7 @@ description(const KeptTrace *kept, const SessionRecord *session)
 					 "\"incident\": " INT64_FORMAT ", \"pid\": %d, \"query_id\": " INT64_FORMAT
 					 ", \"at\": \"", kept->id, trigger_cause_name(kept->trigger.cause), detail,
 					 kept->incident, kept->trace.pid, kept->trigger.query_id);
-	put_time(&json, kept->trigger.at);
+	tables_json_time(&json, kept->trigger.at);
 	appendStringInfoChar(&json, '"');
 	tables_json_name(&json, "role", session->role_name);
 	tables_json_name(&json, "database", session->database_name);
@@ -108,13 +94,14 @@ description(const KeptTrace *kept, const SessionRecord *session)
 	return json.data;
 }
 
-/* Names of a session, for its rings */
-static void
-name_ring(Drained *ring, const KeptTrace *kept, const SessionRecord *session)
+/* A ring of the session, or of its workers, as the file lists it */
+static Drained
+begin_ring(Recording *recording, const KeptTrace *kept, const SessionRecord *session, void *ring)
 {
-	strlcpy(ring->user, session->role_name, sizeof(ring->user));
-	strlcpy(ring->database, session->database_name, sizeof(ring->database));
-	strlcpy(ring->application, kept->trace.application, sizeof(ring->application));
+	return (Drained) {
+		.number = ++recording->nrings,.ring = ring,.user = session->role_name,
+		.database = session->database_name,.application = kept->trace.application
+	};
 }
 
 /* When its oldest record was written */
@@ -126,29 +113,24 @@ reaches_to(Ring *ring, char *buffer)
 
 	if (tail == 0)
 		return ring->started;
-	first = ring_copy(ring, tail, buffer, WORKER_CHUNK);
+	first = ring_copy(ring, tail, buffer, KEPT_CHUNK);
 	/* not before that record: then nobody takes what the ring forgot for a loss */
 	return ring->started + (first.size == 0 ? 1 :
 							Max((((const RecordHeader *) first.data)->time + 999) / 1000, 1));
 }
 
 static void
-put_calls(Recording *recording, const KeptTrace *kept, MappedRing mapped)
+put_calls(Recording *recording, const KeptTrace *kept, Ring *ring)
 {
-	const Ring *ring = mapped.ring;
-	Drained		calls = {0};
+	Drained		calls = begin_ring(recording, kept, &ring->session, ring);
 
-	calls.mapped = mapped;
 	calls.started = ring->started;
 	calls.pid = kept->trace.pid;
-	calls.number = ++recording->rings_ever;
-	calls.ended = true;
 	if (kept->is_copy)
 	{
 		calls.names = (const char *) ring + kept_copy_size(ring);
 		calls.names_size = kept->names;
 	}
-	name_ring(&calls, kept, &ring->session);
 	tables_write_calls(recording, &calls);
 }
 
@@ -157,18 +139,15 @@ put_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *sess
 		  const WaitRing *found)
 {
 	MappedRing	mapped = ring_place_map(found->handle, false);
-	Drained		waits = {0};
+	Drained		waits;
 
 	if (mapped.ring == NULL)
 		return;
-	waits.mapped = mapped;
-	waits.waits = waits.seen = true;
-	waits.ended = !kept->is_live;
+	waits = begin_ring(recording, kept, session, mapped.ring);
+	waits.waits = true;
 	waits.started = found->started;
 	waits.pid = found->pid;
 	waits.leader_pid = found->leader_pid;
-	waits.number = ++recording->rings_ever;
-	name_ring(&waits, kept, session);
 	tables_write_waits(recording, &waits);
 	ring_place_unmap(&mapped);
 }
@@ -217,7 +196,7 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
 	appendStringInfo(&json, "{\"stopped_by\": \"kept\", \"why\": \"\", \"seconds\": %.3f, "
 					 "\"losses\": {}, \"notes\": [\"kept because of %s (%s) at ", reach,
 					 trigger_cause_name(kept->trigger.cause), detail);
-	put_time(&json, kept->trigger.at);
+	tables_json_time(&json, kept->trigger.at);
 	appendStringInfo(&json, "; it reaches back %.3f s before that, %s\"", reach,
 					 cut ? "what was earlier had been overwritten" :
 					 "to where the trace of the session began");
@@ -229,7 +208,7 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
 	appendStringInfoString(&json, "]}");
 	block_begin(file, TABLE_END, 1);
 	block_bytes(file, "json", json.data, json.len);
-	(void) block_end(file);
+	block_end(file);
 }
 
 /*
@@ -237,7 +216,7 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
  * just been given up.
  */
 bool
-kept_file(const KeptTrace *kept, TraceFile *file)
+kept_file(const KeptTrace *kept, StringInfoData *bytes)
 {
 	MappedRing	mapped = ring_place_map(kept->trace.handle, false);
 	Ring	   *ring = mapped.ring;
@@ -246,15 +225,14 @@ kept_file(const KeptTrace *kept, TraceFile *file)
 	if (ring == NULL)
 		return false;
 	recording = palloc0(sizeof(*recording));
-	file_init_in_memory(&recording->file);
-	recording->buffer = palloc(WORKER_CHUNK);
+	recording->live = kept->is_live;
+	recording->buffer = palloc(KEPT_CHUNK);
 	recording->began = reaches_to(ring, recording->buffer);
-	recording->kept = description(kept, &ring->session);
-	(void) tables_write_head(recording);
-	put_calls(recording, kept, mapped);
+	tables_write_head(recording, description(kept, &ring->session));
+	put_calls(recording, kept, ring);
 	put_all_waits(recording, kept, &ring->session);
 	put_end(recording, kept, pg_atomic_read_u64(&ring->tail) > 0);
-	*file = recording->file;
+	*bytes = recording->file.bytes;
 	if (!kept->is_copy && !kept->is_live)
 		ended_read(shmem_get(), kept->trace.handle, ring);
 	ring_place_unmap(&mapped);

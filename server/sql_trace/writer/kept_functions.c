@@ -6,7 +6,7 @@
  * members of pg_read_all_stats.
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
+#include "keeper.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -144,7 +144,7 @@ sql_trace_kept_file(PG_FUNCTION_ARGS)
 {
 	int64		id = PG_GETARG_INT64(0);
 	KeptTrace	kept;
-	TraceFile	file;
+	StringInfoData bytes;
 	bytea	   *data;
 
 	(void) shared_or_error();
@@ -152,13 +152,8 @@ sql_trace_kept_file(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no kept trace " INT64_FORMAT, id)));
-	if (kept.trace.handle != 0 && kept_file(&kept, &file))
-	{
-		data = palloc(VARHDRSZ + file.memory.len);
-		SET_VARSIZE(data, VARHDRSZ + file.memory.len);
-		memcpy(VARDATA(data), file.memory.data, file.memory.len);
-		PG_RETURN_BYTEA_P(data);
-	}
+	if (kept.trace.handle != 0 && kept_file(&kept, &bytes))
+		PG_RETURN_BYTEA_P(cstring_to_text_with_len(bytes.data, bytes.len));
 	/* it may have been written in between */
 	if (!kept_find(id, &kept) || (data = read_file(&kept)) == NULL)
 		ereport(ERROR,

@@ -35,10 +35,10 @@ SELECT lower(name), setting, sourcefile, sourceline FROM pg_file_settings
 WHERE sourcefile <> current_setting('data_directory') || '/postgresql.auto.conf'
   AND (lower(name) = ANY(%s) OR split_part(lower(name), '.', 1) = ANY(%s)) ORDER BY 3, 4
 """
-_TRACES_IN = ("sql_trace.keep_directory", "sql_trace.worker_directory")
-_IN_FORCE = "SELECT n, current_setting(n, true) FROM unnest(%s::text[]) n"
-#: Kept traces, and directories of the worker.
-_TRACES = r"^(\.?kept-.+\.pgtrace(\.partial)?|trace-\d{8}T\d{6}-\d+(\.\d+)?)$"
+_TRACES_IN = "sql_trace.keep_directory"
+_IN_FORCE = "SELECT current_setting(%s, true)"
+#: Kept traces
+_TRACES = r"^\.?kept-.+\.pgtrace(\.partial)?$"
 _COUNT = "SELECT count(*) FROM pg_ls_dir(%s, true, false) f WHERE f ~ %s"
 _EXTENSIONS = "SELECT extname FROM pg_extension WHERE extname = ANY(%s) ORDER BY 1"
 #: Whoever reads the extension's views queues behind us while we wait for its locks.
@@ -72,7 +72,7 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             by_hand = pooler.rows(connection, _BY_HAND, *wanted)
             loaded = module_setup.loaded(connection, _OWN)
             of_roles = pooler.rows(connection, OF_ROLES)
-            in_force = pooler.rows(connection, _IN_FORCE, list(_TRACES_IN))
+            ((in_force,),) = pooler.rows(connection, _IN_FORCE, _TRACES_IN)
             names = [str(name) for (name,) in pooler.rows(connection, DATABASES)]
         for database in names:
             place = make_conninfo(dsn, dbname=database)
@@ -101,10 +101,9 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             what, change = taken
             shown = f"{what} of a role or database: {change.as_string()};"
             yield Leftover(shown, _statements(dsn, change, name, loaded))
-    places = [*in_force, *settings, *((name, value) for name, value, *_ in by_hand)]
-    for name, directory in dict.fromkeys(each for each in places if each[0] in _TRACES_IN):
-        if directory:
-            yield from _traces(dsn, name, directory)
+    places = [in_force, *(value for name, value, *_ in settings + by_hand if name == _TRACES_IN)]
+    for directory in dict.fromkeys(filter(None, places)):
+        yield from _traces(dsn, directory)
 
 
 def _altered(role: str | None, database: str | None) -> sql.Composable:
@@ -137,17 +136,17 @@ def _taken_out(alter: sql.Composable, name: str, value: str) -> tuple[str, sql.C
     return f"pgtare's libraries in {name} ({', '.join(kept)} {verb})", change
 
 
-def _traces(dsn: str, setting: str, directory: str) -> Iterator[Leftover]:
-    """The directory of a setting, as the server sees it, if it holds traces."""
+def _traces(dsn: str, directory: str) -> Iterator[Leftover]:
+    """A directory of kept traces, as the server sees it, if it holds any."""
     try:
         with own_session.connect(dsn) as connection:
             ((number,),) = pooler.rows(connection, _COUNT, directory, _TRACES)
     except psycopg.Error as ex:
         why = own_session.first_line(ex)
-        yield Leftover(f"{setting} {directory} could not be looked at: {why}", None)
+        yield Leftover(f"{_TRACES_IN} {directory} could not be looked at: {why}", None)
         return
     if number:
-        what = f"{setting} {directory} holds traces with statements and their values ({number})"
+        what = f"{_TRACES_IN} {directory} holds traces with statements and their values ({number})"
         yield Leftover(what, _for_who_needs_them)
 
 

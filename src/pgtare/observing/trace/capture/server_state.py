@@ -15,8 +15,7 @@ ASKED = "sql_trace_set"
 _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
        has_function_privilege('pg_show_all_file_settings()', 'EXECUTE')
-       AND has_table_privilege('pg_file_settings', 'SELECT'),
-       has_function_privilege('pg_ls_dir(text, boolean, boolean)', 'EXECUTE')
+       AND has_table_privilege('pg_file_settings', 'SELECT')
 """
 _SESSIONS = """
 SELECT s.pid, pg_get_userbyid(s.userid)::text, coalesce(d.datname::text, s.dbid::text),
@@ -47,16 +46,6 @@ AND source IN ('configuration file', 'command line', 'environment variable') ORD
 _LEVEL_OF_FILE = """
 SELECT NULL, NULL, name, setting FROM pg_file_settings
 WHERE name = 'sql_trace.level' AND applied AND setting <> '0'
-"""
-# a session that loads the library by itself knows the setting, but there is no worker
-_DIRECTORY = """
-SELECT coalesce((SELECT setting FROM pg_settings
-                 WHERE name = 'sql_trace.worker_directory' AND context = 'postmaster'), '')
-WHERE pg_has_role('pg_read_all_settings', 'USAGE')
-"""
-# The worker has no session that could be seen; names of its recordings begin with their time.
-_RECORDING = """
-SELECT max(name) FROM pg_ls_dir(%s, true, false) name WHERE name LIKE 'trace-%%'
 """
 # A trace that met a limit, or was asked to end, would begin anew. An idle session may have been
 # asked and not know it yet: then nothing tells.
@@ -106,8 +95,7 @@ class TraceStatus:
     """What a server traces now, and what it will trace by its settings.
 
     kept: sessions that were traced and still live. ended: traces kept of those that do not.
-    configured: whether the level of the configuration file could be seen. directory: where the
-    worker writes, empty without one; it and its latest recording are None if not to be seen.
+    configured: whether the level of the configuration file could be seen.
     """
 
     sessions: list[TracedSession]
@@ -115,32 +103,23 @@ class TraceStatus:
     ended: int
     settings: list[TraceSetting]
     configured: bool
-    directory: str | None
-    recording: str | None
 
 
 def status(server: Server) -> TraceStatus:
     """What is traced. Raises UsageError, with the GRANT, if we may not see all sessions."""
     with telling():
-        ((user, sees, reads_file, lists),) = server.rows(_RIGHTS)
+        ((user, sees, reads_file),) = server.rows(_RIGHTS)
         demand("see what is traced", user, {SEE: sees})
         queries = [_OF_ROLES, _OF_SERVER, *([_LEVEL_OF_FILE] if reads_file else [])]
         settings = [TraceSetting(*row) for query in queries for row in server.rows(query)]
         every = [TracedSession(*row) for row in server.rows(_SESSIONS)]
         ((ended,),) = server.rows(_ENDED)
-        found = server.rows(_DIRECTORY)
-        directory = (found[0][0] or "") if found else None
-        recording = None
-        if directory and lists:
-            ((recording,),) = server.rows(_RECORDING, directory)
     return TraceStatus(
         sessions=[s for s in every if s.level],
         kept=[s for s in every if not s.level],
         ended=ended,
         settings=settings,
         configured=reads_file,
-        directory=directory,
-        recording=recording,
     )
 
 

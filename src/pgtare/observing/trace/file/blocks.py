@@ -19,7 +19,7 @@ from pgtare.kit.numbers import volume
 from pgtare.observing.trace.file.columns import MAX_BYTES, MAX_ROWS, Column, Damaged, decode, encode
 from pgtare.observing.trace.file.tables import GROUPED
 
-#: Of the format; the server's own worker writes the same one. Files of another are refused.
+#: Of the format; the server writes the same one for kept traces. Files of another are refused.
 VERSION = 1
 MAGIC = b"PGTARE\x00T"
 BLOCK_MAGIC = b"\xb6TB\x01"

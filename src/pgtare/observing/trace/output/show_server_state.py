@@ -17,7 +17,7 @@ from pgtare.observing.trace.capture.server_state import (
 
 
 def status_view(now: TraceStatus) -> RenderableType:
-    """Sessions that are traced, settings that will have others traced, and the worker."""
+    """Sessions that are traced, and settings that will have others traced."""
     parts: list[RenderableType] = []
     if now.sessions:
         parts.append(_sessions(now.sessions))
@@ -29,7 +29,6 @@ def status_view(now: TraceStatus) -> RenderableType:
     if now.ended:
         parts.append(Text(f"ended, with records to be read: {now.ended}"))
     parts.append(_settings(now))
-    parts.append(Text(plain(_worker(now))))
     return Group(*parts)
 
 
@@ -85,14 +84,3 @@ def _whose(setting: TraceSetting) -> str:
     of = [f"role {setting.role}"] if setting.role else []
     of += [f"database {setting.database}"] if setting.database else []
     return ", ".join(of) or "all"
-
-
-def _worker(now: TraceStatus) -> str:
-    if now.directory is None:
-        return (
-            "whether the server's own worker writes is for members of pg_read_all_settings to see"
-        )
-    if not now.directory:
-        return "the server has no worker of its own that writes"
-    latest = f"; its latest recording: {now.recording}" if now.recording else ""
-    return f"the server's own worker writes what is traced to {now.directory}{latest}"
