@@ -7,31 +7,33 @@
 #include "secrets.h"
 
 /*
- * No text shows a secret without one of these: a part from above, what a word
- * begins with that shows one by itself, or a verb that other words need before
- * them.  Three letters of each are looked for; those of a group may also be found
- * mixed, so the groups are such that this is rare in SQL.  In lower case.
+ * No text shows a secret without one of these: a part that shows one in whatever word it
+ * is, what a word begins with that shows one by itself, or a verb that other words need
+ * before them.  Three letters of each are looked for; those of a group may also be found
+ * mixed, so the groups are such that this is rare in SQL.  In lower case, the parts by
+ * their first letter.
  */
-static const struct
-{
-	const char *word;
-	int			at;				/* where the three letters are */
-	int			group;			/* below 7; that of backslashes is 7 */
-}			signs[] = {
-	{"pass", 0, 0}, {"pass_hash", 0, 0}, {"pass_phr", 0, 0}, {"pass_word", 0, 0},
-	{"passcode", 0, 0}, {"passphr", 0, 0}, {"passw", 0, 0}, {"authorization", 5, 0},
-	{"conninfo", 2, 1}, {"mapping", 2, 1}, {"pwd", 0, 1},
-	{"alter", 0, 2}, {"gen_salt", 5, 2}, {"private_key", 3, 2}, {"privatekey", 3, 2},
-	{"://", 0, 3}, {"program", 1, 3},
-	{"dblink", 0, 4}, {"token", 0, 4},
-	{"api_key", 0, 5}, {"apikey", 0, 5}, {"digest", 0, 5}, {"import", 1, 5}, {"uescape", 4, 5},
-	{"access_key", 1, 6}, {"accesskey", 1, 6}, {"account_key", 1, 6}, {"accountkey", 1, 6}, {"create", 0, 6}, {"credential", 0, 6}, {"crypt", 0, 6}, {"hmac", 0, 6},
-	{"scram", 1, 6}, {"secret", 2, 6}
+const SecretSign secret_signs[] = {
+	{"access_key", 1, 6}, {"accesskey", 1, 6}, {"account_key", 1, 6}, {"accountkey", 1, 6},
+	{"api_key", 0, 5}, {"apikey", 0, 5},
+	{"conninfo", 2, 1}, {"credential", 0, 6}, {"crypt", 0, 6},
+	{"gen_salt", 5, 2},
+	{"hmac", 0, 6},
+	{"pass_hash", 0, 0}, {"pass_phr", 0, 0}, {"pass_word", 0, 0}, {"passcode", 0, 0},
+	{"passphr", 0, 0}, {"passw", 0, 0}, {"private_key", 3, 2}, {"privatekey", 3, 2}, {"pwd", 0, 1},
+	{"scram", 1, 6}, {"secret", 2, 6},
+	{"token", 0, 4},
+	{"uescape", 4, 5},			/* letters may be spelled in any way */
+
+	/* no parts */
+	{"pass", 0, 0}, {"authorization", 5, 0}, {"mapping", 2, 1}, {"alter", 0, 2}, {"://", 0, 3},
+	{"program", 1, 3}, {"dblink", 0, 4}, {"digest", 0, 5}, {"import", 1, 5}, {"create", 0, 6}
 };
 
+#define NOT_PARTS 10
 #define BACKSLASH_GROUP 7
 
-#define BACKSLASH_GROUP 7
+const int	secret_nparts = lengthof(secret_signs) - NOT_PARTS;
 
 static void
 add_sign(SecretSigns *to, int place, unsigned char c, int group)
@@ -41,29 +43,13 @@ add_sign(SecretSigns *to, int place, unsigned char c, int group)
 	to->high[place][c >> 4] |= (unsigned char) (1 << group);
 }
 
-/* Is this in the list above? */
-static bool
-has_sign(const char *word)
+void
+secret_signs_fill(SecretSigns *to)
 {
-	for (int i = 0; i < (int) lengthof(signs); i++)
-		if (strcmp(word, signs[i].word) == 0)
-			return true;
-	return false;
-}
-
-/* False: texts cannot be passed over by them, as they lack one of what is looked for. */
-bool
-secret_signs_fill(SecretSigns *to, const char *const *parts)
-{
-	static const char *const others[] = {
-		"dblink", "mapping", "program", "create", "alter", "import", "://", "pass",
-		"authorization", "digest", NULL
-	};
-	bool		known = true;
-
-	for (int i = 0; i < (int) lengthof(signs); i++)
+	for (int i = 0; i < (int) lengthof(secret_signs); i++)
 		for (int place = 0; place < 3; place++)
-			add_sign(to, place, (unsigned char) signs[i].word[signs[i].at + place], signs[i].group);
+			add_sign(to, place, (unsigned char) secret_signs[i].word[secret_signs[i].at + place],
+					 secret_signs[i].group);
 	add_sign(to, 0, '\\', BACKSLASH_GROUP);
 	for (int place = 1; place < 3; place++)
 		for (int half = 0; half < 16; half++)
@@ -71,11 +57,6 @@ secret_signs_fill(SecretSigns *to, const char *const *parts)
 			to->low[place][half] |= 1 << BACKSLASH_GROUP;
 			to->high[place][half] |= 1 << BACKSLASH_GROUP;
 		}
-	for (int i = 0; parts[i] != NULL; i++)
-		known &= has_sign(parts[i]);
-	for (int i = 0; others[i] != NULL; i++)
-		known &= has_sign(others[i]);
-	return known;
 }
 
 /* The number that these digits spell, or -1 */

@@ -43,31 +43,18 @@ typedef struct Words
 	bool		found;			/* a part that shows a secret */
 } Words;
 
-/*
- * Words with one of these in them, however long, show that a secret is near.
- * In lower case; by the first letter.  An underscore is also a hyphen, or blanks.
- */
-static const char *const parts[] = {
-	"access_key", "accesskey", "account_key", "accountkey", "api_key", "apikey",
-	"conninfo", "credential", "crypt",
-	"gen_salt",
-	"hmac",
-	"pass_hash", "pass_phr", "pass_word", "passcode", "passphr", "passw", "private_key", "privatekey", "pwd",
-	"scram", "secret",
-	"token",
-	"uescape",					/* letters may be spelled in any way */
-	NULL
-};
-
 /* The bytes of words in lower case; 0: of none.  Words that matter are ASCII. */
 static unsigned char folded[256];
 
-/* By first letter, the first of the parts; and how many */
+/*
+ * By first letter, the first of the parts; and how many.  Words with one of them in them,
+ * however long, show that a secret is near.  An underscore is also a hyphen, or blanks.
+ */
 static unsigned char first_part[256];
 static unsigned char nparts[256];
 
 static SecretSigns signs;
-static bool signs_known = false;	/* and can be looked for */
+static bool signs_known = false;	/* they can be looked for */
 
 #if defined(__x86_64__)
 /* The groups that have the letters of a place there, of sixteen letters */
@@ -116,9 +103,9 @@ signs_in(const char *text, const char *end)
 static void
 fill_tables(void)
 {
-	signs_known = secret_signs_fill(&signs, parts);
+	secret_signs_fill(&signs);
 #if defined(__x86_64__)
-	signs_known &= __builtin_cpu_supports("ssse3") != 0;
+	signs_known = __builtin_cpu_supports("ssse3") != 0;
 #endif
 	for (int c = 0; c < 128; c++)
 	{
@@ -127,9 +114,9 @@ fill_tables(void)
 		else if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_')
 			folded[c] = (unsigned char) c;
 	}
-	for (int i = 0; parts[i] != NULL; i++)
+	for (int i = 0; i < secret_nparts; i++)
 	{
-		unsigned char c = (unsigned char) parts[i][0];
+		unsigned char c = (unsigned char) secret_signs[i].word[0];
 
 		if (nparts[c]++ == 0)
 			first_part[c] = (unsigned char) i;
@@ -204,7 +191,7 @@ static inline bool
 part_begins(const Words *words, unsigned char c)
 {
 	for (int i = first_part[c], n = nparts[c]; n > 0; i++, n--)
-		if (begins_with(words, parts[i]))
+		if (begins_with(words, secret_signs[i].word))
 			return true;
 	return c == 'p' && is_pass(words);
 }

@@ -20,6 +20,14 @@
 /* Upper and lower case are the same, and some characters that matter to nobody. */
 #define SIGN_FOLD 0x20
 
+/* A word, where three letters of it are looked for, and in which group; that of backslashes is 7 */
+typedef struct SecretSign
+{
+	const char *word;
+	int			at;
+	int			group;
+} SecretSign;
+
 /* By place and half of a byte: the groups of signs that have such a letter there */
 typedef struct SecretSigns
 {
@@ -30,7 +38,9 @@ typedef struct SecretSigns
 #pragma GCC visibility push(hidden)
 
 /* secret_letters.c */
-extern bool secret_signs_fill(SecretSigns *to, const char *const *parts);
+extern const SecretSign secret_signs[];
+extern const int secret_nparts; /* of them, that are parts of words */
+extern void secret_signs_fill(SecretSigns *to);
 extern char secret_unescape(const char *at, const char *end, const char **after);
 
 /* secret_words.c */
