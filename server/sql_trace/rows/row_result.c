@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-/* Nodes of which estimates are made without getting memory */
+/* Nodes of which estimates, and records, are made without getting memory */
 #define FEW 16
 
 static Row *
@@ -130,22 +130,6 @@ add_ns(RowTotal *total, const RowEstimate *of, double ns)
 	total->ns_least = of->least * ns;
 	total->ns_most = of->most * ns;
 	total->quantile = of->quantile;
-}
-
-static void
-add_workers(RowResult *result, const RowTotal *workers)
-{
-	RowTotal   *total = &result->total;
-
-	total->calls += workers->calls;
-	total->rows += workers->rows;
-	total->loops += workers->loops;
-	total->timed += workers->timed;
-	total->ns += workers->ns;
-	total->variance += workers->variance;
-	total->ns_least += workers->ns_least;
-	total->ns_most += workers->ns_most;
-	total->quantile = Max(total->quantile, workers->quantile);
 }
 
 static void
@@ -275,7 +259,7 @@ row_collect(RowQuery *query)
 												 query->rows[i].node->plan->plan_node_id,
 												 &workers);
 		if (result->workers > 0)
-			add_workers(result, &workers);
+			row_add(&result->total, &workers);
 		describe(result, &query->rows[i]);
 		set_interval(result);
 	}
@@ -286,9 +270,6 @@ row_collect(RowQuery *query)
 
 /* Nodes whose records are written; a trace's ring holds more, but not much more. */
 #define MOST_NODES 1000
-
-/* and of those made without getting memory */
-#define FEW 16
 
 static uint32
 flags_of(const RowResult *result)

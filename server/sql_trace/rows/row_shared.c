@@ -246,20 +246,6 @@ row_shared_wanted(QueryDesc *desc, bool *counts)
 	return every;
 }
 
-static void
-add(RowTotal *sum, const RowTotal *part)
-{
-	sum->calls += part->calls;
-	sum->rows += part->rows;
-	sum->loops += part->loops;
-	sum->timed += part->timed;
-	sum->ns += part->ns;
-	sum->variance += part->variance;
-	sum->ns_least += part->ns_least;
-	sum->ns_most += part->ns_most;
-	sum->quantile = Max(sum->quantile, part->quantile);
-}
-
 /* In a worker whose part has ended */
 void
 row_shared_publish(RowQuery *query)
@@ -277,7 +263,7 @@ row_shared_publish(RowQuery *query)
 		{
 			if (query->results[i].node_id != place->nodes[k].node_id)
 				continue;
-			add(&place->nodes[k].total, &query->results[i].total);
+			row_add(&place->nodes[k].total, &query->results[i].total);
 			place->nodes[k].workers++;
 			break;
 		}

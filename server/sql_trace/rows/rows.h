@@ -150,6 +150,21 @@ typedef struct RowTotal
 	double		quantile;
 } RowTotal;
 
+/* Parts of several processes together */
+static inline void
+row_add(RowTotal *sum, const RowTotal *part)
+{
+	sum->calls += part->calls;
+	sum->rows += part->rows;
+	sum->loops += part->loops;
+	sum->timed += part->timed;
+	sum->ns += part->ns;
+	sum->variance += part->variance;
+	sum->ns_least += part->ns_least;
+	sum->ns_most += part->ns_most;
+	sum->quantile = Max(sum->quantile, part->quantile);
+}
+
 typedef struct RowResult
 {
 	PlanState  *node;
