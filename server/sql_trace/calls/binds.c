@@ -10,6 +10,7 @@
 #include "secrets.h"
 #include "statement.h"
 #include "../core/module.h"
+#include "../core/ring_store.h"
 
 #include "access/transam.h"
 #include "access/tupmacs.h"
@@ -140,10 +141,10 @@ put_all(const ParamExternData *params, int n, bool secret, Size limit)
 	for (int i = 0; i < n; i++)
 	{
 		show(&shown, &params[i], secret, limit - size - sizeof(BindEntry));
-		record_put(&shown.entry, sizeof(BindEntry));
+		ring_put(&shown.entry, sizeof(BindEntry));
 		if (shown.entry.stored > 0)
-			record_put(shown.bytes, shown.entry.stored);
-		record_pad();
+			ring_put(shown.bytes, shown.entry.stored);
+		ring_pad();
 		size += size_of(&shown.entry);
 	}
 }
@@ -179,15 +180,16 @@ binds_write(uint64 call, ParamListInfo parameters, bool secret, int64 time)
 	if (fused.open && size <= GATHERED &&
 		fused_binds(call, record.parameters, n, gathered, size, time))
 		return;
-	if (!record_begin(RECORD_BINDS, trace.depth, call, time, sizeof(record) + size,
-					&record.header))
-		return;
-	record_put(&record, sizeof(record));
 	if (size <= GATHERED)
-		record_put(gathered, size);
-	else
+		(void) record_write_with(RECORD_BINDS, trace.depth, call, time, &record, sizeof(record),
+								 gathered, size);
+	else if (record_begin(RECORD_BINDS, trace.depth, call, time, sizeof(record) + size,
+						  &record.header))
+	{
+		ring_put(&record, sizeof(record));
 		put_all(parameters->params, n, secret, limit);
-	record_end();
+		ring_end();
+	}
 }
 
 /* Called when the library is loaded. */

@@ -26,7 +26,7 @@ transaction_write(TransactionEvent event, uint64 xid, int64 at)
 	record.padding = 0;
 	record.xid = xid;
 	record.start = transaction_start;
-	(void) record_write(RECORD_TRANSACTION, trace.depth, trace.current, at, &record, sizeof(record));
+	record_write(RECORD_TRANSACTION, trace.depth, trace.current, at, &record, sizeof(record));
 }
 
 /* The first call of the transaction under way has begun. */

@@ -140,13 +140,8 @@ failed(const char *body, size_t length)
 	if (shown && message != NULL)	/* it is in the client's encoding */
 		record.stored = (uint32) pg_encoding_mbcliplen(pg_get_client_encoding(), message,
 													   (int) record.length, MOST_OF_MESSAGE);
-	if (!record_begin(RECORD_ERROR, trace.depth, trace.current, timeline_now(),
-					sizeof(record) + record.stored, &record.header))
-		return;
-	record_put(&record, sizeof(record));
-	if (record.stored > 0)
-		record_put(message, record.stored);
-	record_end();
+	(void) record_write_with(RECORD_ERROR, trace.depth, trace.current, timeline_now(), &record,
+							 sizeof(record), message, record.stored);
 }
 
 /* A statement has been answered. */

@@ -122,7 +122,7 @@ returns(Execution *e, int depth, uint64 current)
 	execute_interrupted();
 	trace.depth = depth;
 	trace.current = current;
-	span.of = e;
+	span = e;
 }
 
 /* The run of an execution whose span is open. */
@@ -132,7 +132,7 @@ run_in(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 	int			depth = trace.depth;
 	uint64		current = trace.current;
 
-	span.of = NULL;
+	span = NULL;
 	trace.depth = depth + 1;
 	trace.current = e->call.number;
 	PG_TRY();
@@ -201,7 +201,7 @@ fetch_in(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 
 	if (rows)
 		row_query_resumes(rows, reading_for(rows, reading));
-	if (unlikely(span.of != NULL))
+	if (unlikely(span != NULL))
 		span_close(timeline_of(reading));
 	series_fetch(e, reading, &context);
 	trace.depth = depth + 1;
@@ -211,7 +211,7 @@ fetch_in(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 	if (rows)
 		row_query_pauses(rows, reading_for(rows, reading));
 	error_context_stack = context.previous;
-	if (unlikely(span.of != NULL))
+	if (unlikely(span != NULL))
 		span_close(timeline_of(reading));
 	trace.depth = depth;
 	trace.current = current;
@@ -243,13 +243,13 @@ fetch_within(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 static inline void
 span_moves_to(Execution *e)
 {
-	if (span.of != e)
+	if (span != e)
 	{
 		int64		now = timeline_now();
 
 		span_close(now);
 		span_turn(e, now);
-		span.of = e;
+		span = e;
 	}
 }
 
@@ -336,7 +336,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	int			depth = trace.depth;
 	uint64		current = trace.current;
 
-	span.of = NULL;
+	span = NULL;
 	trace.depth = depth + 1;
 	trace.current = e->call.number;
 	PG_TRY();
@@ -397,7 +397,7 @@ end_known(Execution *e, QueryDesc *queryDesc)
 	bool		on;
 
 	/* if its span is closed, its end takes time, but uses no blocks */
-	if (span.of == NULL && trace.on && trace.current == e->call.parent)
+	if (span == NULL && trace.on && trace.current == e->call.parent)
 	{
 		int64		before = timeline_now();
 

@@ -24,7 +24,7 @@ Execution  *executions_unused = NULL;
 
 static Execution none;
 
-Span		span;
+Execution  *span = NULL;
 Execution  *execution_found = &none;
 
 Execution *
@@ -75,7 +75,7 @@ execution_started(const QueryDesc *queryDesc, Call *call, bool secret, bool whol
 	e->secret = secret;
 	e->whole = whole;
 	e->open = true;
-	span.of = e;
+	span = e;
 	/* a cursor may lie idle while its function goes on */
 	if (trace.depth > 0)
 		span_close(timeline_now());
@@ -130,8 +130,8 @@ execution_finish(Execution *e, int64 now)
 {
 	int			depth = trace.depth;
 
-	if (span.of == e)
-		span.of = NULL;
+	if (span == e)
+		span = NULL;
 	if (e->open)
 		span_turn(e, now);
 	/* the clock may have stepped back */
@@ -218,13 +218,9 @@ execute_row_sources(const QueryDesc *queryDesc, uint32 sampling, const RowSource
 	record.plan = e->call.plan;
 	record.sampling = sampling;
 	record.nodes = n;
-	if (!record_begin(RECORD_ROWSOURCES, e->depth, e->call.number, timeline_now(),
-					sizeof(record) + n * sizeof(RowSource), &record.header))
+	if (!record_write_with(RECORD_ROWSOURCES, e->depth, e->call.number, timeline_now(), &record,
+						   sizeof(record), nodes, n * sizeof(RowSource)))
 		return false;
-	record_put(&record, sizeof(record));
-	if (n > 0)
-		record_put(nodes, n * sizeof(RowSource));
 	trace.slot->trace.counters.row_sources++;
-	record_end();
 	return true;
 }

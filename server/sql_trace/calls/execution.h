@@ -31,13 +31,7 @@ typedef struct Execution
 	bool		open;			/* its call has the time and the counters from which on its own are taken */
 } Execution;
 
-/* The execution whose time is being taken, at the depth under way, or NULL */
-typedef struct Span
-{
-	Execution  *of;
-} Span;
-
-extern Span span;
+extern Execution *span;			/* whose time is being taken, at the depth under way, or NULL */
 extern Execution *executions;	/* all that are known */
 extern Execution *executions_unused;	/* to be taken */
 extern Execution *execution_found;	/* the one that was looked for last */
@@ -79,9 +73,9 @@ span_turn(Execution *e, int64 now)
 static inline void
 span_close(int64 now)
 {
-	if (span.of != NULL)
-		span_turn(span.of, now);
-	span.of = NULL;
+	if (span != NULL)
+		span_turn(span, now);
+	span = NULL;
 }
 
 /* What we stand before */

@@ -52,7 +52,7 @@ extern void series_interrupted(int64 now);
 static inline void
 execute_interrupted_by(int64 now)
 {
-	if (unlikely(span.of != NULL || series.fetches > 0 || series.running))
+	if (unlikely(span != NULL || series.fetches > 0 || series.running))
 		series_interrupted(now);
 }
 
@@ -60,7 +60,7 @@ execute_interrupted_by(int64 now)
 static inline void
 execute_interrupted(void)
 {
-	if (unlikely(span.of != NULL || series.fetches > 0 || series.running))
+	if (unlikely(span != NULL || series.fetches > 0 || series.running))
 		series_interrupted(timeline_now());
 }
 
@@ -68,7 +68,7 @@ execute_interrupted(void)
 static inline uint64
 call_begins(int64 start, int64 now)
 {
-	if (unlikely(plain.stage != PLAIN_NONE || span.of != NULL || series.fetches > 0 ||
+	if (unlikely(plain.stage != PLAIN_NONE || span != NULL || series.fetches > 0 ||
 				 series.running))
 		call_interrupts(now);
 	if (transaction_is_new())

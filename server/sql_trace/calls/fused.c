@@ -231,13 +231,8 @@ write_binds(const FusedRecord *record, const char *at)
 	memcpy(&item, at, sizeof(item));
 	at += sizeof(item);
 	binds.parameters = binds.entries = item.entries;
-	if (record_begin(RECORD_BINDS, 0, record->header.call + item.number,
-					 record->start + item.time, sizeof(binds) + item.size, &binds.header))
-	{
-		record_put(&binds, sizeof(binds));
-		record_put(at, item.size);
-		record_end();
-	}
+	(void) record_write_with(RECORD_BINDS, 0, record->header.call + item.number,
+							 record->start + item.time, &binds, sizeof(binds), at, item.size);
 	return at + item.size;
 }
 
@@ -246,7 +241,7 @@ write_transaction(TransactionEvent event, uint64 xid, int64 at, int64 start)
 {
 	TransactionRecord record = {.event = event,.xid = xid,.start = start};
 
-	(void) record_write(RECORD_TRANSACTION, 0, 0, at, &record, sizeof(record));
+	record_write(RECORD_TRANSACTION, 0, 0, at, &record, sizeof(record));
 }
 
 /*

@@ -109,7 +109,7 @@ make_execution(const PlainRequest *notes, PlainStage stage)
 		e->call.busy = 0;
 	else
 		e->call.usage = notes->usage;
-	span.of = e->open && stage != PLAIN_RUNNING ? e : NULL;
+	span = e->open && stage != PLAIN_RUNNING ? e : NULL;
 }
 
 /* From here on the request is one like any other. */

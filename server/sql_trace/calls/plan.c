@@ -294,12 +294,8 @@ put_into_ring(uint64 hash, PlanRecord *record, const char *json, uint64 call, ui
 {
 	*position = ring_head();
 	text_remember(hash, *position, record->plan);
-	if (!record_begin_ahead(RECORD_PLAN, call, sizeof(*record) + record->stored, &record->header))
-		return;
-	record_put(record, sizeof(*record));
-	record_put(json, record->stored);
-	record_end();
-	if (text_in_dictionary)
+	if (record_write_ahead(RECORD_PLAN, call, record, sizeof(*record), json, record->stored) &&
+		text_in_dictionary)
 	{
 		text_remember(hash, NEEDED_ONCE | (ring_head() - record->header.size), record->plan);
 		*position = NEEDED_ONCE;

@@ -175,7 +175,7 @@ request_ends(char status)
 			record.start = trace.request_start;
 			record.status = (unsigned char) status;
 			record.messages = messages;
-			(void) record_write(RECORD_REQUEST, 0, 0, now, &record, sizeof(record));
+			record_write(RECORD_REQUEST, 0, 0, now, &record, sizeof(record));
 		}
 		trace.last_end = now;
 		if (LEVEL_WAITS(trace.now_level) && trace.slot->trace.waits)

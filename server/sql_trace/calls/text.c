@@ -313,12 +313,9 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 		return record.text;
 	if (!recorded)
 		text_remember(id, ring_head(), record.text);
-	if (!record_begin_ahead(RECORD_TEXT, trace.current, sizeof(record) + record.stored,
-							&record.header))
+	if (!record_write_ahead(RECORD_TEXT, trace.current, &record, sizeof(record), text,
+							record.stored))
 		return 0;
-	record_put(&record, sizeof(record));
-	record_put(text, record.stored);
-	record_end();
 	if (recorded)
 	{
 		uint64		position = NEEDED_ONCE | (ring_head() - record.header.size);

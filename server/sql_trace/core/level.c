@@ -205,7 +205,7 @@ write_level(void)
 	trace.slot->trace.level = trace.level;
 	trace.slot->trace.reason = trace.reason;
 	recorded_at = ring_head();
-	(void) record_write(RECORD_LEVEL, trace.depth, trace.current, timeline_now(), &record,
+	record_write(RECORD_LEVEL, trace.depth, trace.current, timeline_now(), &record,
 					  sizeof(record));
 }
 
@@ -273,7 +273,7 @@ record_application(void)
 	strlcpy(record.application, name, sizeof(record.application));
 	position = ring_head();
 	oldest_needed = recorded_at;
-	(void) record_write(RECORD_APPLICATION, trace.depth, trace.current, timeline_now(), &record,
+	record_write(RECORD_APPLICATION, trace.depth, trace.current, timeline_now(), &record,
 					  sizeof(record));
 }
 

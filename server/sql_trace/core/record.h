@@ -73,12 +73,10 @@ extern void (*record_held_back) (void); /* writes the fetches that are held back
 
 extern bool record_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size,
 						 RecordHeader *header);
-extern bool record_begin_ahead(RecordKind kind, uint64 call, Size size, RecordHeader *header);
-extern void record_put(const void *data, Size size);
-extern void record_pad(void);
-extern void record_end(void);
-extern bool record_write(RecordKind kind, int depth, uint64 call, int64 time, void *record,
-						 Size size);
+extern bool record_write_with(RecordKind kind, int depth, uint64 call, int64 time, void *record,
+							  Size size, const void *rest, Size rest_size);
+extern bool record_write_ahead(RecordKind kind, uint64 call, void *record, Size size,
+							   const void *rest, Size rest_size);
 extern void record_call(const Call *call, int depth, int64 end, int64 cpu);
 
 /* Counters two at a time */
@@ -120,6 +118,13 @@ add_usage(uint64 *to, const Usage *usage, uint16 *flags)
 		*put++ = from[5];
 	}
 	return (uint64 *) put;
+}
+
+/* Write a record of fixed size, whose header is filled in. */
+static inline void
+record_write(RecordKind kind, int depth, uint64 call, int64 time, void *record, Size size)
+{
+	(void) record_write_with(kind, depth, call, time, record, size, NULL, 0);
 }
 
 static inline void

@@ -53,7 +53,7 @@ leave(dsm_segment *segment)
 	Ring	   *ring = trace.ring;
 
 	ending = true;
-	(void) record_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
+	record_write(RECORD_END, 0, 0, timeline_now(), &end, sizeof(end));
 	trace.on = false;
 	trace.ring = NULL;
 	return shared != NULL && ended_keep(shared, &trace.slot->trace, ring, segment);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * ring_store.h
- *		Storing the bytes of a record in the ring of a session; for record.c and fused.c.
+ *		Storing the bytes of a record in the ring of a session; for record.c, fused.c and binds.c.
  *
  * Inline, as each record passes through it.
  *-------------------------------------------------------------------------

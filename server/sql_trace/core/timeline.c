@@ -152,7 +152,7 @@ timeline_follow_waits(void)
 	}
 	record.wait_started = waits.started;
 	trace.slot->trace.waits = true;
-	(void) record_write(RECORD_WAITRING, trace.depth, trace.current, now, &record, sizeof(record));
+	record_write(RECORD_WAITRING, trace.depth, trace.current, now, &record, sizeof(record));
 }
 
 /* Is there a ring of waits already? */
