@@ -78,6 +78,8 @@ trace_start(QueryDesc *queryDesc, int eflags)
 		start_traced(queryDesc, eflags);
 	else
 		execute_start(queryDesc, eflags);
+	if (row_query_may_start())
+		row_query_starts(queryDesc, eflags);
 }
 
 static void
@@ -379,13 +381,22 @@ finish_traced(QueryDesc *queryDesc)
 }
 
 static void
-trace_finish(QueryDesc *queryDesc)
+finish(QueryDesc *queryDesc)
 {
 	if (!trace.on || (plain_is_at(queryDesc, PLAIN_RAN, PLAIN_ANSWERED) &&
 					  !runs_at_end(queryDesc->estate)))
 		finish_plan(queryDesc);
 	else
 		finish_traced(queryDesc);
+}
+
+static void
+trace_finish(QueryDesc *queryDesc)
+{
+	if (unlikely(row_queries != NULL))
+		row_query_finishes(queryDesc, finish);
+	else
+		finish(queryDesc);
 }
 
 static pg_noinline void
@@ -429,6 +440,9 @@ trace_end(QueryDesc *queryDesc)
 {
 	Execution  *e;
 
+	/* until its end it can be written about */
+	if (unlikely(row_queries != NULL))
+		row_query_ends(queryDesc);
 	if (plain_is_at(queryDesc, PLAIN_RAN, PLAIN_ANSWERED))
 	{
 		plain_ends(queryDesc);

@@ -50,11 +50,7 @@ extern void execution_left(Execution *e, int64 now);
 extern void execution_fail(Execution *e, int sqlstate);
 extern void execution_replaced(const QueryDesc *queryDesc);
 
-/*
- * For row sources.  Their hooks are installed last, and so run outside ours: when
- * their ExecutorStart hook has called the one before, the execution is known;
- * until their ExecutorEnd hook calls the one before, it can be written about.
- */
+/* For row sources */
 extern bool execute_is_traced(const QueryDesc *queryDesc);
 extern bool execute_is_written(const QueryDesc *queryDesc);
 extern bool execute_row_sources(const QueryDesc *queryDesc, uint32 sampling,

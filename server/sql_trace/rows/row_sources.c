@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  * row_sources.c
- *		Measuring the row sources of a query: the executor's hooks.
+ *		Measuring the row sources of a query: what the executor's hooks call.
  *
  * A callback of the query's memory takes what is known of it out of all lists;
  * so errors need no care of ours.
@@ -14,10 +14,6 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-
-static ExecutorStart_hook_type previous_start;
-static ExecutorFinish_hook_type previous_finish;
-static ExecutorEnd_hook_type previous_end;
 
 static void
 query_gone(void *arg)
@@ -58,23 +54,14 @@ begin(QueryDesc *desc, int every, bool explained, bool counts)
 	row_queries = query;
 }
 
-static void
-start(QueryDesc *desc, int eflags)
-{
-	if (previous_start)
-		previous_start(desc, eflags);
-	else
-		standard_ExecutorStart(desc, eflags);
-}
-
-static pg_noinline void
-start_measured(QueryDesc *desc, int eflags)
+/* An execution has started, in whose place queries may be measured: is this one? */
+void
+row_query_starts(QueryDesc *desc, int eflags)
 {
 	int			every;
 	bool		counts = false;
 	bool		explained = false;
 
-	start(desc, eflags);
 	if (eflags & EXEC_FLAG_EXPLAIN_ONLY)
 		return;
 	if (IsParallelWorker())
@@ -90,15 +77,6 @@ start_measured(QueryDesc *desc, int eflags)
 		begin(desc, every, explained, counts);
 }
 
-static void
-executor_start(QueryDesc *desc, int eflags)
-{
-	if (unlikely(row_every > 0 || row_explain_armed > 0 || IsParallelWorker()))
-		start_measured(desc, eflags);
-	else
-		start(desc, eflags);
-}
-
 /* The query is about to run for the first time. */
 void
 row_query_begins(RowQuery *query)
@@ -110,17 +88,9 @@ row_query_begins(RowQuery *query)
 	query->begun = true;
 }
 
-static void
-finish(QueryDesc *desc)
-{
-	if (previous_finish)
-		previous_finish(desc);
-	else
-		standard_ExecutorFinish(desc);
-}
-
-static pg_noinline void
-finish_measured(QueryDesc *desc)
+/* An execution finishes, by this function. */
+void
+row_query_finishes(QueryDesc *desc, void (*finish) (QueryDesc *desc))
 {
 	RowQuery   *query = row_query_of(desc);
 	bool		calls_nodes;
@@ -150,15 +120,6 @@ finish_measured(QueryDesc *desc)
 		row_collect(query);
 }
 
-static void
-executor_finish(QueryDesc *desc)
-{
-	if (unlikely(row_queries != NULL))
-		finish_measured(desc);
-	else
-		finish(desc);
-}
-
 static bool
 within_another(const RowQuery *query)
 {
@@ -168,8 +129,9 @@ within_another(const RowQuery *query)
 	return false;
 }
 
-static pg_noinline void
-end_measured(QueryDesc *desc)
+/* An execution is about to end. */
+void
+row_query_ends(QueryDesc *desc)
 {
 	RowQuery   *query = row_query_of(desc);
 
@@ -187,17 +149,6 @@ end_measured(QueryDesc *desc)
 	}
 }
 
-static void
-executor_end(QueryDesc *desc)
-{
-	if (unlikely(row_queries != NULL))
-		end_measured(desc);
-	if (previous_end)
-		previous_end(desc);
-	else
-		standard_ExecutorEnd(desc);
-}
-
 /* Called when the library is loaded. */
 void
 row_sources_init(void)
@@ -209,11 +160,5 @@ row_sources_init(void)
 							"In sessions that are traced; 1 times each call, 0 none.",
 							&row_every, 0, 0, ROW_MAX_EVERY,
 							PGC_SUSET, 0, NULL, NULL, NULL);
-	previous_start = ExecutorStart_hook;
-	ExecutorStart_hook = executor_start;
-	previous_finish = ExecutorFinish_hook;
-	ExecutorFinish_hook = executor_finish;
-	previous_end = ExecutorEnd_hook;
-	ExecutorEnd_hook = executor_end;
 	row_explain_init();
 }

@@ -20,6 +20,7 @@
 
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "access/xact.h"
 #include "common/pg_prng.h"
 #include "executor/executor.h"
@@ -217,8 +218,11 @@ extern RowQuery *row_query_take(void);
 extern void row_query_give_back(RowQuery *query);
 extern Row *row_query_add(RowQuery *query);
 
-/* row_sources.c: the executor's hooks */
+/* row_sources.c: what the executor's hooks call */
+extern void row_query_starts(QueryDesc *desc, int eflags);
 extern void row_query_begins(RowQuery *query);
+extern void row_query_finishes(QueryDesc *desc, void (*finish) (QueryDesc *desc));
+extern void row_query_ends(QueryDesc *desc);
 
 static inline RowQuery *
 row_query_of(const QueryDesc *desc)
@@ -331,6 +335,13 @@ extern void row_shared_withdraw(RowQuery *query);
 extern void row_explain_init(void);
 extern int	row_explain_armed;	/* not 0: an EXPLAIN waits for its plan to start */
 extern int	row_explain_wanted(QueryDesc *desc, bool *counts);
+
+/* Is what starts now to be measured, as far as settings tell? */
+static inline bool
+row_query_may_start(void)
+{
+	return unlikely(row_every > 0 || row_explain_armed > 0 || IsParallelWorker());
+}
 
 /* row_last.c: the row sources of the session's last statement, by SQL */
 extern void row_last_keep(RowQuery *query);
