@@ -135,25 +135,9 @@ bucket_of(Dictionary *dictionary, uint64 id)
 	return &dictionary->buckets[(id ^ id >> 32) & (dictionary->nbuckets - 1)];
 }
 
-static void
-copy_in(const Cell *cells, Place *place, const char *from, Size n)
-{
-	while (n > 0)
-	{
-		Size		part;
-
-		if (place->at == CELL_DATA)
-			*place = (Place) {unconstify(Cell *, &cells[place->cell->next]), 0};
-		part = Min(n, CELL_DATA - place->at);
-		memcpy(&place->cell->data[place->at], from, part);
-		place->at += part;
-		from += part;
-		n -= part;
-	}
-}
-
+/* Bytes are put there, or compared with what is there: false, if they differ. */
 static bool
-is_equal(const Cell *cells, Place *place, const char *to, Size n)
+pass(const Cell *cells, Place *place, const char *bytes, Size n, bool compare)
 {
 	while (n > 0)
 	{
@@ -162,13 +146,29 @@ is_equal(const Cell *cells, Place *place, const char *to, Size n)
 		if (place->at == CELL_DATA)
 			*place = (Place) {unconstify(Cell *, &cells[place->cell->next]), 0};
 		part = Min(n, CELL_DATA - place->at);
-		if (memcmp(&place->cell->data[place->at], to, part) != 0)
+		if (!compare)
+			memcpy(&place->cell->data[place->at], bytes, part);
+		else if (memcmp(&place->cell->data[place->at], bytes, part) != 0)
 			return false;
 		place->at += part;
-		to += part;
+		bytes += part;
 		n -= part;
 	}
 	return true;
+}
+
+/* The same of all that is to be an entry. */
+static bool
+pass_all(const Cell *cells, Cell *first, const NameContent *content, bool compare)
+{
+	static const char zeros[8] = {0};
+	Place		place = {first, 0};
+	Size		size = content->head + content->size[0] + content->size[1];
+
+	return pass(cells, &place, (const char *) content->record, content->head, compare) &&
+		pass(cells, &place, content->data[0], content->size[0], compare) &&
+		pass(cells, &place, content->data[1], content->size[1], compare) &&
+		pass(cells, &place, zeros, content->record->header.size - size, compare);
 }
 
 static RecordKind
@@ -199,14 +199,10 @@ find_same(Dictionary *dictionary, const NameContent *content)
 	NameRecord *record = content->record;
 	const Cell *cells = cells_of(dictionary);
 	Cell	   *found = find(dictionary, (RecordKind) record->header.kind, record->id);
-	Place		place = {found, 0};
 
 	if (found == NULL)
 		return 0;
-	if (found->size == record->header.size &&
-		is_equal(cells, &place, (const char *) record, content->head) &&
-		is_equal(cells, &place, content->data[0], content->size[0]) &&
-		is_equal(cells, &place, content->data[1], content->size[1]))
+	if (found->size == record->header.size && pass_all(cells, found, content, true))
 	{
 		pg_atomic_write_u32(&found->needed, 1);
 		return pg_atomic_read_u64(&found->number);
@@ -274,14 +270,12 @@ size_of(const NameContent *content)
 static uint64
 add(Dictionary *dictionary, const NameContent *content)
 {
-	static const char zeros[8] = {0};
 	const NameRecord *record = content->record;
 	Cell	   *cells = cells_of(dictionary);
 	int			n = (int) ((record->header.size + CELL_DATA - 1) / CELL_DATA);
 	int			first;
 	int			last;
 	int		   *bucket = bucket_of(dictionary, record->id);
-	Place		place;
 	uint64		number;
 
 	while (dictionary->nfree < n)
@@ -292,11 +286,7 @@ add(Dictionary *dictionary, const NameContent *content)
 	dictionary->first_free = cells[last].next;
 	dictionary->nfree -= n;
 	cells[last].next = NONE;
-	place = (Place) {&cells[first], 0};
-	copy_in(cells, &place, (const char *) record, content->head);
-	copy_in(cells, &place, content->data[0], content->size[0]);
-	copy_in(cells, &place, content->data[1], content->size[1]);
-	copy_in(cells, &place, zeros, record->header.size - size_of(content));
+	(void) pass_all(cells, &cells[first], content, false);
 	cells[first].size = record->header.size;
 	cells[first].id = record->id;
 	cells[first].neighbour = *bucket;

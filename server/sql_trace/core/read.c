@@ -49,8 +49,7 @@ find_trace(Shared *shared, int pid, TraceEntry *found)
 static bool
 may_read(const TraceEntry *entry)
 {
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		(!entry->others && has_privs_of_role(GetUserId(), entry->role));
+	return shmem_may_see(entry->others ? ROLE_PG_READ_ALL_STATS : entry->role);
 }
 
 static TraceEntry

@@ -70,7 +70,7 @@ copy_records(const Ring *from, Ring *to)
 
 /* Nobody else writes to our ring, except "drained": at worst too much loss is reported. */
 void
-recorder_grow(void)
+recorder_grow(void *unused)
 {
 	Shared	   *shared = shmem_get();
 	TraceEntry *mine = &trace.slot->trace;

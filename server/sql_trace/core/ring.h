@@ -138,7 +138,7 @@ extern RingBlock recorder_block;	/* of our ring, if it is in the area */
 extern uint64 recorder_grow_at; /* position from which on it should grow */
 extern bool recorder_claim(void);
 extern void recorder_may_grow(void);
-extern void recorder_grow(void);
+extern void recorder_grow(void *unused);
 
 /* Is the record that begins here in our ring still whole? */
 static inline bool

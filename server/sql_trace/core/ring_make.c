@@ -211,13 +211,13 @@ make_recorder_ring(void *argument)
 	recorder_may_grow();
 }
 
+/* Of a ring that is asked for, and of one of the recorder; again and again it would only be noise. */
 static void
 report_refusal(void *argument, const char *cause)
 {
 	Shared	   *shared = argument;
 
 	pg_atomic_fetch_add_u64(&shared->refused, 1);
-	/* again and again it would only be noise */
 	if (refused_at == 0)
 		ereport(WARNING,
 				(errmsg("sql_trace cannot trace this session: %s", cause),
@@ -307,12 +307,6 @@ report_not_given_up(void *argument, const char *cause)
 }
 
 static void
-grow(void *argument)
-{
-	recorder_grow();
-}
-
-static void
 report_not_grown(void *argument, const char *cause)
 {
 	ereport(LOG, (errmsg("sql_trace cannot give a trace more memory: %s", cause)));
@@ -327,7 +321,7 @@ rest_in_area(char status)
 {
 	text_request_began = ring_head();
 	if (unlikely(text_request_began >= recorder_grow_at))
-		(void) guarded_run("sql_trace", grow, report_not_grown, NULL);
+		(void) guarded_run("sql_trace", recorder_grow, report_not_grown, NULL);
 	if (status == 'I' && (trace.level == 0 || trace.reason == REASON_RECORDER))
 		recorder_let_rest();
 }

@@ -9,11 +9,8 @@
 #include "timeline.h"
 
 #include "access/htup_details.h"
-#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
@@ -119,13 +116,6 @@ put_session(ReturnSetInfo *result, const TraceEntry *entry)
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
-static bool
-may_see(Oid role)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(GetUserId(), role);
-}
-
 Datum
 sql_trace_sessions(PG_FUNCTION_ARGS)
 {
@@ -140,7 +130,7 @@ sql_trace_sessions(PG_FUNCTION_ARGS)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		entry = live ? shmem_slot(shared, i)->trace : shared->ended[i - shared->nslots];
 		LWLockRelease(&shared->lock);
-		if (ring_place_is_there(entry.handle) && may_see(entry.role))
+		if (ring_place_is_there(entry.handle) && shmem_may_see(entry.role))
 			put_session((ReturnSetInfo *) fcinfo->resultinfo, &entry);
 	}
 	return (Datum) 0;

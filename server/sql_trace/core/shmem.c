@@ -5,8 +5,10 @@
  */
 #include "shmem.h"
 
+#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "storage/shmem.h"
+#include "utils/acl.h"
 
 #include "../../common/rate.h"
 #include "../../common/ring_memory.h"
@@ -79,4 +81,12 @@ Shared *
 shmem_get_or_error(void)
 {
 	return module_shmem_get_or_error(&shmem_memory);
+}
+
+/* May the caller see what sessions of a role do? */
+bool
+shmem_may_see(Oid role)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), role);
 }

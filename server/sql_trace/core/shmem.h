@@ -104,6 +104,7 @@ extern void shmem_init(void);
 extern ModuleShmem shmem_memory;
 extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
+extern bool shmem_may_see(Oid role);
 
 /* The shared state, or NULL if there is none */
 static inline Shared *

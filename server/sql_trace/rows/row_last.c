@@ -8,12 +8,10 @@
  */
 #include "rows.h"
 #include "../calls/statement.h"
+#include "../core/shmem.h"
 
-#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/tuplestore.h"
@@ -99,13 +97,6 @@ row_last_keep(RowQuery *query)
 	last_role = query->role;
 }
 
-static bool
-may_see_last(void)
-{
-	return last_role == GetUserId() || has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(GetUserId(), last_role);
-}
-
 static const char *
 way_name(RowWay way)
 {
@@ -132,7 +123,7 @@ sql_trace_row_sources(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (row_queries)
 		read_meanwhile = true;
-	if (nlast == 0 || !may_see_last())
+	if (nlast == 0 || !shmem_may_see(last_role))
 		return (Datum) 0;
 	for (int i = 0; i < nlast; i++)
 	{

@@ -5,10 +5,9 @@
  * Each trace is a file of its own.  Sessions do not wait for the worker.
  *
  * keeper.c (what it writes, and when), keeper_directory.c (where), keeper_files.c
- * (the files that are there), blockers.c (who holds up a session), doing.c (what that
- * does).  kept_file.c makes a file, in memory: kept_tables.c its tables of what rings
- * hold, trace_file.c its bytes.  For SQL: kept_functions.c has kept traces,
- * for_finding.c takes requests for more.
+ * (the files that are there), blockers.c (who holds up a session).  kept_file.c makes a
+ * file, in memory: kept_tables.c its tables of what rings hold, trace_file.c its bytes.
+ * For SQL: kept_functions.c has kept traces, for_finding.c takes requests for more.
  *-------------------------------------------------------------------------
  */
 #ifndef KEEPER_H
@@ -86,17 +85,6 @@ typedef struct Blocker
 extern bool blockers_trace_of(Shared *shared, int pid, TraceEntry *found);
 extern int	blockers_find(Blocker *found, int most);
 extern int	blockers_in_deadlocks(Blocker *found, int most);
-
-/* doing.c */
-typedef struct Doing
-{
-	const char *state;			/* as pg_stat_activity names it */
-	bool		running;		/* a statement */
-	TimestampTz since;			/* when that began, or when the session was left idle */
-	const char *event;			/* class and name of what it waits for; NULL: nothing */
-} Doing;
-
-extern bool doing_now(int pid, Doing *found);
 
 /* kept_file.c */
 extern bool kept_file(const KeptTrace *kept, StringInfoData *bytes);

@@ -11,7 +11,10 @@
  */
 #include "keeper.h"
 
+#include "utils/backend_status.h"
+
 #include "../../common/event_name.h"
+#include "../../common/pg_compat.h"
 
 static char *
 same_wait_name(const SameWait *seen)
@@ -52,13 +55,85 @@ same_wait_note(const SameWait *seen)
 	return note.data;
 }
 
-/* What the session does whose ring goes on: that says little of a request under way. */
+/*
+ * What a session does at this moment, as the server says it.  The ring of one that goes
+ * on says what it has done: of a request under way little, of one that is not traced
+ * nothing, and what came last in it may be over for long.
+ */
+typedef struct Doing
+{
+	const char *state;			/* as pg_stat_activity names it */
+	bool		running;		/* a statement */
+	TimestampTz since;			/* when that began, or when the session was left idle */
+	const char *event;			/* class and name of what it waits for; NULL: nothing */
+} Doing;
+
+/* As pg_stat_activity names it; NULL: it is not known. */
+static const char *
+state_name(BackendState state)
+{
+	switch (state)
+	{
+		case STATE_IDLE:
+			return "idle";
+		case STATE_RUNNING:
+			return "active";
+		case STATE_IDLEINTRANSACTION:
+			return "idle in transaction";
+		case STATE_FASTPATH:
+			return "fastpath function call";
+		case STATE_IDLEINTRANSACTION_ABORTED:
+			return "idle in transaction (aborted)";
+		default:
+			return NULL;
+	}
+}
+
+/* The event that a process waits for; 0: none */
+static uint32
+event_of(int pid)
+{
+	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+		if (ProcGlobal->allProcs[i].pid == pid)
+			return *(volatile uint32 *) &ProcGlobal->allProcs[i].wait_event_info;
+	return 0;
+}
+
+/* False: the session has gone, or does not say. */
+static bool
+find_doing(int pid, Doing *found)
+{
+	uint32		event;
+	const char *type;
+	int			n;
+
+	found->state = NULL;
+	pgstat_clear_backend_activity_snapshot();
+	n = pgstat_fetch_stat_numbackends();
+	for (int i = 1; i <= n && found->state == NULL; i++)
+	{
+		const PgBackendStatus *status = &LOCAL_STATUS(i)->backendStatus;
+
+		if (status->st_procpid != pid)
+			continue;
+		found->state = state_name(status->st_state);
+		found->running = status->st_state == STATE_RUNNING || status->st_state == STATE_FASTPATH;
+		found->since = found->running ? status->st_activity_start_timestamp :
+			status->st_state_start_timestamp;
+	}
+	pgstat_clear_backend_activity_snapshot();
+	event = event_of(pid);
+	type = pgstat_get_wait_event_type(event);
+	found->event = type ? psprintf("%s/%s", type, event_name(event)) : NULL;
+	return found->state != NULL && found->since != 0;
+}
+
 static void
 put_doing(StringInfo json, int pid)
 {
 	Doing		doing;
 
-	if (!doing_now(pid, &doing))
+	if (!find_doing(pid, &doing))
 		return;
 	appendStringInfo(json, ", \"doing\": {\"state\": \"%s\", \"running\": %s, \"since\": \"",
 					 doing.state, doing.running ? "true" : "false");

@@ -248,9 +248,13 @@ number_of(Recording *recording, uint32 code)
 	return recording->nevents++;
 }
 
+/* Of these records the waits, or the marks between them */
 static void
-put_waits(Recording *recording, Drained *ring, uint32 n)
+put_records(Recording *recording, Drained *ring, uint32 n, bool waits)
 {
+	static const char *const names[2][4] = {
+		{"kind", "depth", "when_ns", "value"}, {"event", "gap_ns", "length_ns", "calls"}
+	};
 	TraceFile  *file = &recording->file;
 	int64		end = 0;
 	uint32		rows = 0;
@@ -260,53 +264,21 @@ put_waits(Recording *recording, Drained *ring, uint32 n)
 		const WaitRecord *record = &records[i];
 		int64		start = record->start_ns + UNIX_NS(ring->started);
 
-		if (!record->wait)
+		if (record->wait != waits)
 			continue;
-		column[0][rows] = number_of(recording, record->event);
-		column[1][rows] = start - end;
-		column[2][rows] = record->value;
-		column[3][rows] = record->calls;
+		column[0][rows] = waits ? number_of(recording, record->event) : record->kind;
+		column[1][rows] = waits ? start - end : record->depth;
+		column[2][rows] = waits ? record->value : start;
+		column[3][rows++] = waits ? (int64) record->calls : record->value;
 		end = start + record->value;
-		rows++;
 	}
 	if (rows == 0)
 		return;
 	introduce(recording, ring);
-	block_begin(file, TABLE_WAITS, rows);
+	block_begin(file, waits ? TABLE_WAITS : TABLE_MARKS, rows);
 	block_constant(file, "ring", ring->number);
-	block_integers(file, "event", column[0]);
-	block_integers(file, "gap_ns", column[1]);
-	block_integers(file, "length_ns", column[2]);
-	block_integers(file, "calls", column[3]);
-	block_end(file);
-}
-
-static void
-put_marks(Recording *recording, const Drained *ring, uint32 n)
-{
-	TraceFile  *file = &recording->file;
-	uint32		rows = 0;
-
-	for (uint32 i = 0; i < n; i++)
-	{
-		const WaitRecord *record = &records[i];
-
-		if (record->wait)
-			continue;
-		column[0][rows] = record->kind;
-		column[1][rows] = record->depth;
-		column[2][rows] = record->start_ns + UNIX_NS(ring->started);
-		column[3][rows] = record->value;
-		rows++;
-	}
-	if (rows == 0)
-		return;
-	block_begin(file, TABLE_MARKS, rows);
-	block_constant(file, "ring", ring->number);
-	block_integers(file, "kind", column[0]);
-	block_integers(file, "depth", column[1]);
-	block_integers(file, "when_ns", column[2]);
-	block_integers(file, "value", column[3]);
+	for (int i = 0; i < 4; i++)
+		block_integers(file, names[waits][i], column[i]);
 	block_end(file);
 }
 
@@ -325,7 +297,7 @@ tables_write_waits(Recording *recording, Drained *ring)
 									   &ring->position, &lost);
 		if (reads > 0)
 			put_loss(recording, ring, lost);
-		put_waits(recording, ring, n);
-		put_marks(recording, ring, n);
+		put_records(recording, ring, n, true);
+		put_records(recording, ring, n, false);
 	}
 }
