@@ -25,10 +25,7 @@ read_ring_entry(Shared *shared, uint32 i)
 	if (i < shared->nslots)
 		return shmem_ring(shared, i);
 	i -= shared->nslots;
-	if (i < MAX_ENDED_RINGS)
-		return &shared->ended[i];
-	i -= MAX_ENDED_RINGS;
-	return i < MAX_ENDED_RINGS ? &shared->ended_workers[i] : NULL;
+	return i < lengthof(shared->ended) ? &shared->ended[i] : NULL;
 }
 
 /* The entry of a process, the latest if there are several of that number */

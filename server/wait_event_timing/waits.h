@@ -34,6 +34,7 @@
 #include "utils/wait_event.h"
 
 #include "../common/clock_trust.h"
+#include "../common/ended_rings.h"
 #include "../common/module_shmem.h"
 #include "../common/pg_compat.h"
 #include "../common/ring_area.h"
@@ -216,16 +217,20 @@ typedef struct TraceRing
 /* A ring that can be read: of a process, or one that ended; handle 0: none */
 typedef struct RingEntry
 {
+	RingHandle	handle;
+	Oid			role;
+	bool		kept;			/* none is */
+	TimestampTz ended;			/* 0: it lives */
+	uint64		memory;			/* that is counted for it */
+	uint64		unread;			/* of one that ended: not known, so not 0 */
 	int			pid;
 	int			leader_pid;		/* of a parallel worker, or 0 */
 	int			backend_type;
-	Oid			role;
-	RingHandle	handle;
 	uint32		nrecords;
-	uint64		memory;			/* that is counted for it */
 	TimestampTz started;
-	TimestampTz ended;			/* 0: it lives */
 } RingEntry;
+
+ENDED_RING_LEADS(RingEntry, unread);
 
 #define MAX_EXPLAINS 16			/* EXPLAIN (WAITS) at one time that see their workers */
 #define EXPLAIN_EVENTS 48
@@ -262,8 +267,7 @@ typedef struct Shared
 	pg_atomic_uint64 refused;	/* traces for which there was no memory */
 	pg_atomic_uint64 oldest_ended;	/* when the first of those below did; 0: there are none */
 	TimestampTz refused_at;		/* when the log got the last line */
-	RingEntry	ended[MAX_ENDED_RINGS];
-	RingEntry	ended_workers[MAX_ENDED_RINGS];
+	RingEntry	ended[2 * MAX_ENDED_RINGS]; /* parallel workers in the second half */
 	ExplainArea explains[MAX_EXPLAINS];
 	uint64		timed_ns[TIMED_TYPES];	/* by backend type, of processes that ended */
 	EventStats	totals[TOTAL_EVENTS + 1];	/* key: backend type + 1, event; without room */

@@ -1,20 +1,15 @@
 /*-------------------------------------------------------------------------
  * ended.c
- *		Traces of sessions that have ended: which are kept, and what of those that
- *		make way nobody had read.
+ *		Traces of sessions that have ended: a few are kept, so that what a session did
+ *		last can be read after it.
  *
- * A few are kept, so that what a session did last can be read after it: in no
- * more memory than they need, within the share of what all rings may take, and
- * for a while.  A place is taken from the role whose session ends, so that
- * nobody can push out all that others have left, and first from what has been
- * read.  What is given up unread is counted: the evictor has not mapped that
- * ring, so each entry says what is unread of it, from when its session ends, and
- * each reader says so anew.
+ * Which are kept, and for how long, ../../common/ended_rings.h says.  What is given up
+ * unread is counted: the evictor has not mapped that ring, so each entry says what
+ * is unread of it, from when its session ends, and each reader says so anew.
  *-------------------------------------------------------------------------
  */
 #include "ring.h"
 
-#include "access/xact.h"
 #include "storage/dsm.h"
 
 #include "../../common/guarded.h"
@@ -29,42 +24,6 @@ ended_count(Counters *sum, const Counters *counters)
 	sum->lost_bytes += counters->lost_bytes;
 	sum->wait_requests += counters->wait_requests;
 	sum->row_sources += counters->row_sources;
-}
-
-static TraceEntry *
-free_place(TraceEntry *entries)
-{
-	for (int i = 0; i < MAX_ENDED; i++)
-		if (!ring_place_is_there(entries[i].handle))
-			return &entries[i];
-	return NULL;
-}
-
-/*
- * The caller holds the lock.  The trace that is the first to make way, for a session
- * of this role.  What is in the recorder's area frees no memory of others.
- */
-static TraceEntry *
-first_to_go(TraceEntry *entries, Oid role, bool for_memory)
-{
-	TraceEntry *found = NULL;
-	int			found_rank = 0;
-
-	for (int i = 0; i < MAX_ENDED; i++)
-	{
-		TraceEntry *entry = &entries[i];
-		int			rank = (entry->role == role ? 2 : 0) + (entry->unread.bytes == 0 ? 1 : 0);
-
-		if (entry->handle == 0 || entry->kept || (for_memory && entry->memory == 0))
-			continue;
-		if (found == NULL || rank > found_rank ||
-			(rank == found_rank && entry->ended < found->ended))
-		{
-			found = entry;
-			found_rank = rank;
-		}
-	}
-	return found;
 }
 
 /*
@@ -90,81 +49,27 @@ unread_of(Ring *ring, uint64 records)
 	return unread;
 }
 
-/* The caller holds the lock. */
 static void
-note_oldest(Shared *shared)
+count_unread(Shared *shared, const Unread *unread)
 {
-	TimestampTz oldest = 0;
-
-	for (int i = 0; i < MAX_ENDED; i++)
-	{
-		const TraceEntry *entry = &shared->ended[i];
-
-		if (entry->handle != 0 && !entry->kept && (oldest == 0 || entry->ended < oldest))
-			oldest = entry->ended;
-	}
-	pg_atomic_write_u64(&shared->oldest_ended, (uint64) oldest);
+	shared->unread.sessions += unread->sessions;
+	shared->unread.records += unread->records;
+	shared->unread.bytes += unread->bytes;
 }
 
 static void
-count_unread(Shared *shared, const TraceEntry *entry)
+makes_way(const EndedRing *entry)
 {
-	shared->unread.sessions += entry->unread.sessions;
-	shared->unread.records += entry->unread.records;
-	shared->unread.bytes += entry->unread.bytes;
+	count_unread(shmem_get(), &((const TraceEntry *) entry)->unread);
 }
 
-/* The caller holds the lock, and frees what was there. */
-static RingHandle
-give_up(Shared *shared, TraceEntry *place)
+static EndedRings
+rings_of(Shared *shared)
 {
-	RingHandle	handle = place->handle;
-
-	count_unread(shared, place);
-	ring_memory_forget(place->memory);
-	memset(place, 0, sizeof(*place));
-	note_oldest(shared);
-	return handle;
-}
-
-static void
-free_all(const RingHandle *handles, int n)
-{
-	for (int i = 0; i < n; i++)
-		ring_place_free(handles[i]);
-}
-
-/*
- * The caller holds the lock.  A place for a trace whose memory is counted, or
- * NULL if there is none; "gone" is what makes way.  No more than one is taken
- * from other roles that nobody has read.
- */
-static TraceEntry *
-make_place(Shared *shared, const TraceEntry *entry, uint64 for_kept, RingHandle *gone,
-		   int *n)
-{
-	bool		taken_from_others = false;
-
-	if (entry->memory > for_kept)
-		return NULL;
-	/* what is in the area is in nobody's way */
-	while (free_place(shared->ended) == NULL ||
-		   (entry->memory > 0 && !ring_memory_keep(for_kept, entry->memory)))
-	{
-		TraceEntry *next = first_to_go(shared->ended, entry->role,
-									   free_place(shared->ended) != NULL);
-
-		if (next == NULL)
-			return NULL;
-		if (next->role != entry->role && next->unread.bytes > 0)
-		{
-			if (taken_from_others)
-				return NULL;
-			taken_from_others = true;
-		}
-		gone[(*n)++] = give_up(shared, next);
-	}
-	return free_place(shared->ended);
+	return (EndedRings) {
+		&shared->lock, &shared->oldest_ended, (char *) shared->ended, sizeof(TraceEntry),
+		MAX_ENDED, makes_way
+	};
 }
 
 /* A session ends: keep its trace, in no more memory than it needs.  False: there is no place for it. */
@@ -173,39 +78,25 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 {
 	uint64		written = Min(pg_atomic_read_u64(&ring->head), ring->size);
 	uint64		for_kept = ring_memory_for_kept(shmem_rings_kb);
-	TraceEntry	entry;
-	TraceEntry *place;
-	RingHandle	gone[MAX_ENDED + 1];
-	int			n = 0;
+	EndedRings	rings = rings_of(shared);
+	EndedGone	gone = {0};
 	bool		in_area = (of->handle & RING_IN_AREA) != 0;
+	bool		kept;
 
 	if (!in_area)
 		of->memory = ring_memory_shrink(segment, offsetof(Ring, data) + written);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	entry = *of;
-	entry.ended = GetCurrentTimestamp();
-	if (!in_area)
-		entry.ring_bytes = entry.memory;
 	/* one in the area need not be read */
 	if (!in_area)
-		entry.unread = unread_of(ring, entry.counters.records);
-	place = make_place(shared, &entry, for_kept, gone, &n);
-	if (place)
 	{
-		*place = entry;
-		note_oldest(shared);
+		of->ring_bytes = of->memory;
+		of->unread = unread_of(ring, of->counters.records);
 	}
-	else
-	{
-		count_unread(shared, &entry);
-		ring_memory_give_back(entry.memory);
-		gone[n++] = entry.handle;
-	}
-	ended_count(&shared->ended_totals, &entry.counters);
-	memset(of, 0, sizeof(*of));
+	ended_count(&shared->ended_totals, &of->counters);
+	kept = ended_rings_add(&rings, 0, MAX_ENDED, (EndedRing *) of, for_kept, &gone) != NULL;
 	LWLockRelease(&shared->lock);
-	free_all(gone, n);
-	return place != NULL;
+	ended_rings_free(&gone);
+	return kept;
 }
 
 /* A session gives up its own trace, and goes on. */
@@ -218,7 +109,7 @@ ended_let_go(Shared *shared, TraceEntry *of, Ring *ring)
 	handle = of->handle;
 	of->unread = unread_of(ring, of->counters.records);
 	if ((handle & RING_IN_AREA) == 0)
-		count_unread(shared, of);
+		count_unread(shared, &of->unread);
 	ended_count(&shared->ended_totals, &of->counters);
 	ring_memory_give_back(of->memory);
 	memset(of, 0, sizeof(*of));
@@ -248,10 +139,12 @@ ended_read(Shared *shared, RingHandle handle, Ring *ring)
 bool
 ended_hold(Shared *shared, RingHandle handle, bool held, TraceEntry *found)
 {
+	EndedRings	rings;
 	bool		there = false;
 
 	if (shared == NULL)
 		return false;
+	rings = rings_of(shared);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ENDED && !there; i++)
 	{
@@ -264,7 +157,7 @@ ended_hold(Shared *shared, RingHandle handle, bool held, TraceEntry *found)
 		if (found)
 			*found = *entry;
 	}
-	note_oldest(shared);
+	ended_rings_note_oldest(&rings);
 	LWLockRelease(&shared->lock);
 	return there;
 }
@@ -273,53 +166,26 @@ ended_hold(Shared *shared, RingHandle handle, bool held, TraceEntry *found)
 bool
 ended_make_way(Shared *shared)
 {
-	TraceEntry *next;
-	RingHandle	gone = 0;
+	EndedRings	rings = rings_of(shared);
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	next = first_to_go(shared->ended, MyProc->roleId, true);
-	if (next)
-		gone = give_up(shared, next);
-	LWLockRelease(&shared->lock);
-	free_all(&gone, next ? 1 : 0);
-	return next != NULL;
-}
-
-/* Give up those that ended by then; returns how many. */
-static int
-give_up_until(Shared *shared, TimestampTz until)
-{
-	RingHandle	gone[MAX_ENDED];
-	int			n = 0;
-
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < MAX_ENDED; i++)
-		if (shared->ended[i].handle != 0 && !shared->ended[i].kept &&
-			shared->ended[i].ended <= until)
-			gone[n++] = give_up(shared, &shared->ended[i]);
-	LWLockRelease(&shared->lock);
-	free_all(gone, n);
-	return n;
+	return ended_rings_make_way(&rings, 0, MAX_ENDED);
 }
 
 /* Give up all of them; returns how many. */
 int
 ended_give_up(Shared *shared)
 {
-	return give_up_until(shared, DT_NOEND);
-}
+	EndedRings	rings = rings_of(shared);
 
-/* The last moment of sessions whose traces have been kept for long enough */
-static TimestampTz
-kept_long_enough(void)
-{
-	return GetCurrentStatementStartTimestamp() - KEEP_ENDED_S * USECS_PER_SEC;
+	return ended_rings_give_up(&rings, DT_NOEND);
 }
 
 static void
-give_up_old(void *argument)
+give_up_old(void *shared)
 {
-	(void) give_up_until(argument, kept_long_enough());
+	EndedRings	rings = rings_of(shared);
+
+	(void) ended_rings_give_up(&rings, ended_rings_long_enough());
 }
 
 static void
@@ -331,7 +197,7 @@ report_not_given_up(void *argument, const char *cause)
 static pg_noinline void
 give_up_if_old(Shared *shared, TimestampTz oldest)
 {
-	if (oldest <= kept_long_enough())
+	if (oldest <= ended_rings_long_enough())
 		(void) guarded_run("sql_trace", give_up_old, report_not_given_up, shared);
 }
 

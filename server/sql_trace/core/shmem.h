@@ -21,8 +21,8 @@
 #include "utils/timestamp.h"
 
 #include "../../common/clock.h"
+#include "../../common/ended_rings.h"
 #include "../../common/module_shmem.h"
-#include "../../common/ring_place.h"
 
 #define MAX_ENDED 16			/* traces kept of sessions that have gone */
 
@@ -40,31 +40,33 @@ typedef struct Counters
 /* What was given up before anybody had read it, or would be */
 typedef struct Unread
 {
+	uint64		bytes;
 	uint64		sessions;
 	uint64		records;
-	uint64		bytes;
 } Unread;
 
 /* A trace that can be read: of a session, or one that ended; handle 0: none */
 typedef struct TraceEntry
 {
-	int			pid;
-	Oid			role;
-	Oid			database;
 	RingHandle	handle;
-	TimestampTz started;
+	Oid			role;
+	bool		kept;			/* of one that ended: it does not make way (kept.h) */
 	TimestampTz ended;			/* 0: it lives */
-	uint64		ring_bytes;
 	uint64		memory;			/* that is counted for it */
+	Unread		unread;			/* of one that ended */
+	int			pid;
+	Oid			database;
+	TimestampTz started;
+	uint64		ring_bytes;
 	int			level;			/* now in force */
 	int			reason;			/* LevelReason */
 	bool		waits;			/* are traced as well */
 	bool		others;			/* holds what ran with the rights of another role */
-	bool		kept;			/* of one that ended: it does not make way (kept.h) */
 	Counters	counters;
-	Unread		unread;			/* of one that ended */
 	char		application[NAMEDATALEN];
 } TraceEntry;
+
+ENDED_RING_LEADS(TraceEntry, unread.bytes);
 
 /*
  * One session.  Others write only "asked" and "asked_level", with the lock, under
@@ -104,6 +106,8 @@ extern void shmem_init(void);
 extern ModuleShmem shmem_memory;
 extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
+extern TraceEntry *shmem_trace(Shared *shared, uint32 i);
+extern bool shmem_find_trace(Shared *shared, int pid, bool ended, TraceEntry *found);
 extern bool shmem_may_see(Oid role);
 
 /* The shared state, or NULL if there is none */
