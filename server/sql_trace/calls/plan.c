@@ -8,7 +8,7 @@
  * and relations may be renamed.
  *-------------------------------------------------------------------------
  */
-#include "statement.h"
+#include "text_known.h"
 #include "../core/record.h"
 
 #include "lib/stringinfo.h"
@@ -273,22 +273,6 @@ walk_node(PlanState *state, void *context)
 	return false;
 }
 
-/* The ring of the recorder has lost a plan, which is needed again.  False: there is no place. */
-static bool
-put_again(uint64 hash, PlanRecord *record, const char *json, uint64 *position)
-{
-	NameContent content = {
-		(NameRecord *) record, sizeof(*record), {json}, {record->stored}
-	};
-
-	record->header.kind = RECORD_PLAN;
-	*position = dictionary_put(&content, true);
-	if (*position == 0)
-		return false;
-	text_remember(hash, *position, record->plan);
-	return true;
-}
-
 static void
 put_into_ring(uint64 hash, PlanRecord *record, const char *json, uint64 call, uint64 *position)
 {
@@ -324,8 +308,10 @@ write_plan(const QueryDesc *queryDesc, uint64 hash, uint64 call, uint64 text, ui
 	record.stored = json.len;
 	record.nodes = walk.nodes;
 	/* statements of all sessions share it in the dictionary: it has no text there */
-	if (!text_in_dictionary || !text_was_known(hash) ||
-		!put_again(hash, &record, json.data, position))
+	*position = !text_in_dictionary || text_find(hash) == NULL ? 0 :
+		text_put_again(hash, RECORD_PLAN, (NameRecord *) &record, sizeof(record), json.data,
+					   record.stored, true);
+	if (*position == 0)
 	{
 		record.text = text;
 		put_into_ring(hash, &record, json.data, call, position);

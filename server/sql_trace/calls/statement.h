@@ -32,9 +32,10 @@ extern uint64 text_of(const char *source_text, int location, int length, int64 *
 extern uint64 text_of_message(const char *message, int64 *query_id, bool *secret);
 extern bool text_is_whole(const char *source_text, int location, int length);
 extern bool text_is_secret(const char *text);
-extern bool text_was_known(uint64 id);
 extern uint64 text_known(uint64 id, uint64 *position);
 extern void text_remember(uint64 id, uint64 position, uint64 shown);
+extern uint64 text_put_again(uint64 id, RecordKind kind, NameRecord *record, Size head,
+							 const char *data, Size size, bool may_wait);
 extern uint64 text_hash(const char *text, Size length);
 
 /* binds.c */

@@ -269,27 +269,6 @@ hash_of(Source *source, int at, const char *text, int length, int identified)
 	return id;
 }
 
-/*
- * The ring of the recorder has lost a text, which is needed again: it goes into the
- * dictionary.  False: there is no place.
- */
-static bool
-put_again(uint64 id, TextRecord *record, const char *text, bool may_wait)
-{
-	NameContent content = {
-		(NameRecord *) record, sizeof(*record), {text}, {record->stored}
-	};
-	uint64		number;
-
-	record->header.kind = RECORD_TEXT;
-	number = dictionary_put(&content, may_wait);
-	if (number == 0)
-		return false;
-	text_remember(id, number, record->text);
-	text_remember(record->text, number, record->text);
-	return true;
-}
-
 /* Returns its identifier in the trace, or 0. */
 static uint64
 write_text(uint64 id, const char *text, int length, int stored, int64 query_id, bool secret,
@@ -309,8 +288,17 @@ write_text(uint64 id, const char *text, int length, int stored, int64 query_id, 
 	record.length = (uint32) length;
 	record.stored = secret ? 0 : (uint32) stored;
 	record.flags = (secret ? TEXT_SUPPRESSED : 0) | (!secret && stored < length ? TEXT_CUT : 0);
-	if (recorded && before && put_again(id, &record, text, may_wait))
-		return record.text;
+	if (recorded && before)
+	{
+		uint64		number = text_put_again(id, RECORD_TEXT, (NameRecord *) &record, sizeof(record),
+											text, record.stored, may_wait);
+
+		if (number != 0)
+		{
+			text_remember(record.text, number, record.text);
+			return record.text;
+		}
+	}
 	if (!recorded)
 		text_remember(id, ring_head(), record.text);
 	if (!record_write_ahead(RECORD_TEXT, trace.current, &record, sizeof(record), text,

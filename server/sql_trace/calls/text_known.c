@@ -100,13 +100,6 @@ text_needed_again(TextPlace *of, bool may_wait)
 	return true;
 }
 
-/* Has this been written ever? */
-bool
-text_was_known(uint64 id)
-{
-	return text_find(id) != NULL;
-}
-
 /*
  * Has this been written, and is it still there?  Then "position" is where, and its
  * identifier there is returned; else 0.
@@ -133,4 +126,22 @@ text_remember(uint64 id, uint64 position, uint64 shown)
 		at++;
 	memmove(&set->way[1], &set->way[0], at * sizeof(TextPlace));
 	set->way[0] = (TextPlace) {id, position, shown};
+}
+
+/*
+ * The ring of the recorder has lost a text or a plan, which is needed again: it goes into
+ * the dictionary.  Its number there; 0: there is no place.
+ */
+uint64
+text_put_again(uint64 id, RecordKind kind, NameRecord *record, Size head, const char *data,
+			   Size size, bool may_wait)
+{
+	NameContent content = {record, head, {data}, {size}};
+	uint64		number;
+
+	record->header.kind = kind;
+	number = dictionary_put(&content, may_wait);
+	if (number != 0)
+		text_remember(id, number, record->id);
+	return number;
 }

@@ -8,7 +8,7 @@
  * each database has its own, and be cut at several lengths, so that its identifier
  * there depends on these, too.
  *
- * For text.c; inline, as each call of a statement looks here.
+ * For text.c and plan.c; inline, as each call of a statement looks here.
  *-------------------------------------------------------------------------
  */
 #ifndef TEXT_KNOWN_H

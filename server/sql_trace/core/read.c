@@ -23,25 +23,6 @@ PG_FUNCTION_INFO_V1(sql_trace_drain);
 #define MAP_TRIES 5
 #define MAX_DRAIN ((uint64) 16 * 1024 * 1024)
 
-/* The trace of a process, the latest if there are several of that number */
-static bool
-find_trace(Shared *shared, int pid, TraceEntry *found)
-{
-	found->handle = 0;
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	for (uint32 i = 0; i < shared->nslots + MAX_ENDED; i++)
-	{
-		const TraceEntry *entry = i < shared->nslots ? &shmem_slot(shared, i)->trace :
-			&shared->ended[i - shared->nslots];
-
-		if (ring_place_is_there(entry->handle) && entry->pid == pid &&
-			(found->handle == 0 || entry->started > found->started))
-			*found = *entry;
-	}
-	LWLockRelease(&shared->lock);
-	return found->handle != 0;
-}
-
 /*
  * Statements of functions may run with the rights of others, whose data the
  * session's own role must not see.
@@ -58,7 +39,7 @@ trace_of(int pid)
 	Shared	   *shared = shmem_get_or_error();
 	TraceEntry	entry;
 
-	if (!find_trace(shared, pid, &entry))
+	if (!shmem_find_trace(shared, pid, true, &entry))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("there is no trace of a session with PID %d", pid),

@@ -124,11 +124,10 @@ sql_trace_sessions(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	for (uint32 i = 0; shared && i < shared->nslots + MAX_ENDED; i++)
 	{
-		bool		live = i < shared->nslots;
 		TraceEntry	entry;
 
 		LWLockAcquire(&shared->lock, LW_SHARED);
-		entry = live ? shmem_slot(shared, i)->trace : shared->ended[i - shared->nslots];
+		entry = *shmem_trace(shared, i);
 		LWLockRelease(&shared->lock);
 		if (ring_place_is_there(entry.handle) && shmem_may_see(entry.role))
 			put_session((ReturnSetInfo *) fcinfo->resultinfo, &entry);

@@ -83,6 +83,31 @@ shmem_get_or_error(void)
 	return module_shmem_get_or_error(&shmem_memory);
 }
 
+/* The traces of sessions, then those of sessions that have ended */
+TraceEntry *
+shmem_trace(Shared *shared, uint32 i)
+{
+	return i < shared->nslots ? &shmem_slot(shared, i)->trace : &shared->ended[i - shared->nslots];
+}
+
+/* The trace of a process, maybe of one that has ended; the latest if there are several of that number */
+bool
+shmem_find_trace(Shared *shared, int pid, bool ended, TraceEntry *found)
+{
+	found->handle = 0;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	for (uint32 i = 0; i < shared->nslots + (ended ? MAX_ENDED : 0); i++)
+	{
+		const TraceEntry *entry = shmem_trace(shared, i);
+
+		if (ring_place_is_there(entry->handle) && entry->pid == pid &&
+			(found->handle == 0 || entry->started > found->started))
+			*found = *entry;
+	}
+	LWLockRelease(&shared->lock);
+	return found->handle != 0;
+}
+
 /* May the caller see what sessions of a role do? */
 bool
 shmem_may_see(Oid role)

@@ -7,6 +7,7 @@
  *-------------------------------------------------------------------------
  */
 #include "rows.h"
+#include "../calls/statement.h"
 
 #include "access/parallel.h"
 #include "nodes/nodeFuncs.h"
@@ -39,17 +40,6 @@ typedef struct Walk
 } Walk;
 
 static bool
-is_in(const List *subplans, const PlanState *node)
-{
-	ListCell   *cell;
-
-	foreach(cell, subplans)
-		if (lfirst_node(SubPlanState, cell)->planstate == node)
-			return true;
-	return false;
-}
-
-static bool
 enter_node(PlanState *node, void *arg)
 {
 	Walk	   *walk = arg;
@@ -65,7 +55,7 @@ enter_node(PlanState *node, void *arg)
 	row->parent = walk->parent;
 	row->depth = walk->depth;
 	row->leaders = walk->below_gather;
-	row->below_subplan = above && (is_in(above->initPlan, node) || is_in(above->subPlan, node));
+	row->below_subplan = askers_subplan(above, node) != NULL;
 	row->way = way_of(node);
 	below.parent = query->nrows - 1;
 	below.depth++;

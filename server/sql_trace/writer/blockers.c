@@ -45,25 +45,6 @@ is_new_victim(Shared *shared, const KeptShared *kept, uint32 number)
 	return true;
 }
 
-/* The trace of a session, if it has one */
-bool
-blockers_trace_of(Shared *shared, int pid, TraceEntry *found)
-{
-	bool		there = false;
-
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	for (uint32 i = 0; i < shared->nslots && !there; i++)
-	{
-		const TraceEntry *entry = &shmem_slot(shared, i)->trace;
-
-		there = entry->handle != 0 && entry->pid == pid;
-		if (there)
-			*found = *entry;
-	}
-	LWLockRelease(&shared->lock);
-	return there;
-}
-
 /* The number of the PGPROC of a process; -1: it has ended. */
 static int
 number_of(const Shared *shared, int pid)
@@ -154,7 +135,7 @@ blockers_of(Shared *shared, KeptShared *kept, uint32 victim, Blocker *found, int
 	{
 		int			number = number_of(shared, pids[i]);
 
-		if (number < 0 || waits(number) || !blockers_trace_of(shared, pids[i], &found[n].trace))
+		if (number < 0 || waits(number) || !shmem_find_trace(shared, pids[i], false, &found[n].trace))
 			continue;
 		known = true;
 		if (blocks_in[number] == incident)
@@ -180,7 +161,7 @@ others_in_deadlock(Shared *shared, LockWatch *victim, Blocker *found, int most)
 
 	pg_read_barrier();
 	for (uint32 i = 0; i < nothers && n < most; i++)
-		if (blockers_trace_of(shared, victim->others[i], &found[n].trace))
+		if (shmem_find_trace(shared, victim->others[i], false, &found[n].trace))
 		{
 			found[n].victim = victim->pid;
 			found[n].is_deadlock = true;

@@ -95,7 +95,7 @@ ask(Shared *shared, KeptShared *kept, KeptTrace *asked, int pid)
 		return "sql_trace.keep_directory is not set";
 	if (pg_atomic_read_u32(&kept->keeper) == 0)
 		return "nothing can be written to sql_trace.keep_directory now";
-	if (!blockers_trace_of(shared, pid, &asked->trace) || asked->trace.level == 0)
+	if (!shmem_find_trace(shared, pid, false, &asked->trace) || asked->trace.level == 0)
 		return "the session is not traced";
 	asked->trace.handle = 0;
 	LWLockAcquire(&kept->lock, LW_EXCLUSIVE);

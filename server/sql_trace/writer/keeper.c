@@ -123,7 +123,7 @@ is_there(const KeptTrace *kept, RingHandle *handle)
 {
 	TraceEntry	now;
 
-	if (!blockers_trace_of(shmem_get(), kept->trace.pid, &now) ||
+	if (!shmem_find_trace(shmem_get(), kept->trace.pid, false, &now) ||
 		now.started != kept->trace.started)
 		return false;
 	*handle = now.handle;

@@ -82,7 +82,6 @@ typedef struct Blocker
 	int64		incident;
 } Blocker;
 
-extern bool blockers_trace_of(Shared *shared, int pid, TraceEntry *found);
 extern int	blockers_find(Blocker *found, int most);
 extern int	blockers_in_deadlocks(Blocker *found, int most);
 

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "nodes/pg_list.h"
 #include "pgtime.h"
 #include "utils/guc.h"
 
@@ -62,66 +63,53 @@ typedef struct KeptFile
 	uint64		size;
 } KeptFile;
 
-typedef struct KeptFiles
-{
-	int			n;
-	int			room;
-	uint64		size;			/* of all */
-	KeptFile   *file;
-} KeptFiles;
-
-/* Look at files of ours, those for findings or all others. */
-static void
-look_at_files(int directory, bool for_findings, KeptFiles *found)
+/*
+ * Files of ours, those for findings or all others, and their size together.  What a
+ * worker left that died is removed.
+ */
+static List *
+look_at_files(int directory, bool for_findings, uint64 *size)
 {
 	int			descriptor = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR		   *all = descriptor >= 0 ? fdopendir(descriptor) : NULL;
+	List	   *files = NIL;
 	struct dirent *file;
 	struct stat status;
 
+	*size = 0;
 	while (all && (file = readdir(all)) != NULL)
 	{
 		const char *name = file->d_name;
+		KeptFile   *found;
 
+		if (strncmp(name, "." PREFIX, strlen("." PREFIX)) == 0 && ends_with(name, UNFINISHED))
+			(void) unlinkat(descriptor, name, 0);
 		if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !ends_with(name, SUFFIX) ||
 			ends_with(name, "-" FINDINGS SUFFIX) != for_findings ||
 			strlen(name) >= KEPT_FILE_NAME ||
 			fstatat(descriptor, name, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
 			!S_ISREG(status.st_mode))
 			continue;
-		if (found->n == found->room)
-		{
-			found->room = Max(2 * found->room, 128);
-			found->file = found->file ?
-				repalloc(found->file, found->room * sizeof(KeptFile)) :
-				palloc(found->room * sizeof(KeptFile));
-		}
-		strlcpy(found->file[found->n].name, name, KEPT_FILE_NAME);
-		found->file[found->n++].size = status.st_size;
-		found->size += status.st_size;
+		found = palloc(sizeof(KeptFile));
+		strlcpy(found->name, name, KEPT_FILE_NAME);
+		found->size = status.st_size;
+		*size += found->size;
+		files = lappend(files, found);
 	}
 	if (all)
 		closedir(all);
 	else if (descriptor >= 0)
 		close(descriptor);
+	return files;
 }
 
 /* Remove what a worker left that died. */
 void
 keeper_remove_unfinished(int directory)
 {
-	int			descriptor = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR		   *all = descriptor >= 0 ? fdopendir(descriptor) : NULL;
-	struct dirent *file;
+	uint64		size;
 
-	while (all && (file = readdir(all)) != NULL)
-		if (strncmp(file->d_name, "." PREFIX, strlen("." PREFIX)) == 0 &&
-			ends_with(file->d_name, UNFINISHED))
-			(void) unlinkat(descriptor, file->d_name, 0);
-	if (all)
-		closedir(all);
-	else if (descriptor >= 0)
-		close(descriptor);
+	list_free_deep(look_at_files(directory, false, &size));
 }
 
 /* The end of a name, from its role on; one that is too short ends in itself. */
@@ -135,59 +123,62 @@ end_of(const KeptFile *file)
 
 /* By role, cause and age */
 static int
-compare_files(const void *one, const void *other)
+compare_files(const ListCell *one, const ListCell *other)
 {
-	int			order = strcmp(end_of(one), end_of(other));
+	const KeptFile *a = lfirst(one);
+	const KeptFile *b = lfirst(other);
+	int			order = strcmp(end_of(a), end_of(b));
 
-	return order != 0 ? order : strcmp(((const KeptFile *) one)->name,
-									   ((const KeptFile *) other)->name);
+	return order != 0 ? order : strcmp(a->name, b->name);
 }
 
 /* How many of the sorted files, from one on, have names that end like it in so many characters? */
 static int
-alike(const KeptFiles *files, int first, int length)
+alike(const List *files, int first, int length)
 {
 	int			n = 1;
 
-	while (first + n < files->n &&
-		   strncmp(end_of(&files->file[first]), end_of(&files->file[first + n]), length) == 0)
+	while (first + n < list_length(files) &&
+		   strncmp(end_of(list_nth(files, first)), end_of(list_nth(files, first + n)), length) == 0)
 		n++;
 	return n;
 }
 
 /* Of sorted files, remove the oldest of the commonest cause of the role that has most. */
 static bool
-make_room(int directory, KeptFiles *files)
+make_room(int directory, List **files, uint64 *size)
 {
-	int			found = 0;
+	const KeptFile *found = NULL;
+	int			found_at = 0;
 	int			most = 0;
 	int			commonest = 0;
 
-	for (int role = 0, of_role; role < files->n; role += of_role)
+	for (int role = 0, of_role; role < list_length(*files); role += of_role)
 	{
-		of_role = alike(files, role, NUMBERS / 2);
+		of_role = alike(*files, role, NUMBERS / 2);
 		for (int cause = role, of_cause; cause < role + of_role; cause += of_cause)
 		{
-			of_cause = alike(files, cause, NUMBERS);
+			const KeptFile *file = list_nth(*files, cause);
+
+			of_cause = alike(*files, cause, NUMBERS);
 			/* of causes as common as each other, the oldest file */
 			if (of_role > most || (of_role == most && of_cause > commonest) ||
-				(of_role == most && of_cause == commonest &&
-				 strcmp(files->file[cause].name, files->file[found].name) < 0))
+				(of_role == most && of_cause == commonest && strcmp(file->name, found->name) < 0))
 			{
 				most = of_role;
 				commonest = of_cause;
-				found = cause;
+				found = file;
+				found_at = cause;
 			}
 		}
 	}
-	if (unlinkat(directory, files->file[found].name, 0) != 0 && errno != ENOENT)
+	if (unlinkat(directory, found->name, 0) != 0 && errno != ENOENT)
 	{
 		keeper_refuse(strerror(errno));
 		return false;
 	}
-	files->size -= files->file[found].size;
-	memmove(&files->file[found], &files->file[found + 1],
-			(--files->n - found) * sizeof(KeptFile));
+	*size -= found->size;
+	*files = list_delete_nth_cell(*files, found_at);
 	return true;
 }
 
@@ -202,15 +193,14 @@ keeper_most_size(bool for_findings)
 bool
 keeper_has_room(int directory, uint64 size, bool for_finding)
 {
-	KeptFiles	files = {0};
+	uint64		all;
+	List	   *files = look_at_files(directory, for_finding, &all);
 	int			most = for_finding ? (most_files + 3) / 4 : most_files;
 	uint64		most_size = keeper_most_size(for_finding);
 
-	look_at_files(directory, for_finding, &files);
-	if (files.n > 0)
-		qsort(files.file, files.n, sizeof(KeptFile), compare_files);
-	while (files.n > 0 && (files.n >= most || files.size + size > most_size))
-		if (!make_room(directory, &files))
+	list_sort(files, compare_files);
+	while (files != NIL && (list_length(files) >= most || all + size > most_size))
+		if (!make_room(directory, &files, &all))
 			return false;
 	return true;
 }
