@@ -81,6 +81,45 @@ create_at_start(ModuleShmem *shmem)
 	first = shmem;
 }
 
+void
+module_try(const char *name, void (*work) (void *argument),
+		   void (*failed) (void *argument, const char *cause), void *argument)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	/* in parallel mode no subtransaction can be had; a worker goes on without, as its leader may */
+	if (IsParallelWorker())
+	{
+		(void) guarded_run(name, work, failed, argument);
+		return;
+	}
+	if (IsInParallelMode())
+	{
+		work(argument);
+		return;
+	}
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		work(argument);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		failed(argument, error->message);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+}
+
 #if HAVE_NAMED_DSM
 
 /* Before 19, PostgreSQL's callback for a new segment takes no argument. */
@@ -93,8 +132,9 @@ initialise_segment(FILL_PARAMETERS)
 }
 
 static void
-attach(ModuleShmem *shmem)
+attach(void *argument)
 {
+	ModuleShmem *shmem = argument;
 	Size		size = shmem->size();
 	char		name[64];
 	bool		found;
@@ -104,53 +144,19 @@ attach(ModuleShmem *shmem)
 	shmem->attached = NAMED_DSM(name, size, initialise_segment, &found);
 }
 
-/*
- * The same within a transaction of a session that must get in although there
- * may be no memory: the failure becomes a warning.
- */
 static void
-attach_or_warn(ModuleShmem *shmem)
+not_attached(void *argument, const char *cause)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
+	ModuleShmem *shmem = argument;
 
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		attach(shmem);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		shmem->attached = NULL;
+	shmem->attached = NULL;
+	/* the leader has been told */
+	if (!IsParallelWorker())
 		ereport(WARNING,
-				(errmsg("%s is not usable in this session: %s", shmem->name, error->message),
+				(errmsg("%s is not usable in this session: %s", shmem->name, cause),
 				 errhint("Its shared memory needs %zu MB in /dev/shm, unless "
 						 "\"shared_preload_libraries\" names the library.",
 						 shmem->size() / (1024 * 1024) + 1)));
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-}
-
-static void
-attach_guarded(void *shmem)
-{
-	attach(shmem);
-}
-
-/* The leader has been told. */
-static void
-without_a_word(void *shmem, const char *cause)
-{
-	((ModuleShmem *) shmem)->attached = NULL;
 }
 
 static void
@@ -158,13 +164,7 @@ attach_in_session(ModuleShmem *shmem)
 {
 	if (MyProc == NULL || !IsTransactionState() || (shmem->may_attach && !shmem->may_attach()))
 		return;
-	/* in parallel mode no subtransaction can be had; a worker goes on without, as its leader may */
-	if (IsParallelWorker())
-		(void) guarded_run(shmem->name, attach_guarded, without_a_word, shmem);
-	else if (IsInParallelMode())
-		attach(shmem);
-	else
-		attach_or_warn(shmem);
+	module_try(shmem->name, attach, not_attached, shmem);
 	if (shmem->attached)
 		name_lock(shmem);
 }

@@ -57,6 +57,13 @@ typedef struct ModuleShmem
 extern void module_shmem_init(ModuleShmem *shmem);
 
 /*
+ * Do what can fail while a session loads the library, within a transaction: the session gets
+ * in although there may be no memory, and "failed" gets the message of the error.
+ */
+extern void module_try(const char *name, void (*work) (void *argument),
+					   void (*failed) (void *argument, const char *cause), void *argument);
+
+/*
  * The memory, or NULL if there is none.  Children inherit the pointer, but some
  * have let go of the memory behind it: only a PGPROC proves that it is there.
  */

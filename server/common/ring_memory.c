@@ -18,9 +18,8 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "utils/resowner.h"
 
-#include "guarded.h"
+#include "module_shmem.h"
 
 #define NAME "pgtare ring memory 1"
 
@@ -64,7 +63,7 @@ request_memory(void)
 
 /* The counters, made by the first module that comes.  The server leaves some room for late ones. */
 static void
-find_or_make(void)
+find_or_make(void *unused)
 {
 	bool		found;
 
@@ -83,49 +82,17 @@ create_in_main_segment(void)
 {
 	if (previous_startup)
 		previous_startup();
-	find_or_make();
-}
-
-/* In a session, which must get in whatever happens */
-static void
-find_or_warn(const char *module)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		find_or_make();
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		memory = NULL;
-		ereport(WARNING, (errmsg("%s cannot trace this session: %s", module, error->message)));
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
+	find_or_make(NULL);
 }
 
 static void
-find_guarded(void *unused)
-{
-	find_or_make();
-}
-
-/* The leader has been told. */
-static void
-without_a_word(void *unused, const char *cause)
+not_found(void *module, const char *cause)
 {
 	memory = NULL;
+	/* the leader has been told */
+	if (!IsParallelWorker())
+		ereport(WARNING,
+				(errmsg("%s cannot trace this session: %s", (const char *) module, cause)));
 }
 
 void
@@ -139,15 +106,7 @@ ring_memory_init(const char *module)
 		shmem_startup_hook = create_in_main_segment;
 	}
 	else if (MyProc != NULL && IsTransactionState())
-	{
-		/* in parallel mode no subtransaction can be had; a worker goes on without, as its leader may */
-		if (IsParallelWorker())
-			(void) guarded_run(module, find_guarded, without_a_word, NULL);
-		else if (IsInParallelMode())
-			find_or_make();
-		else
-			find_or_warn(module);
-	}
+		module_try(module, find_or_make, not_found, unconstify(char *, module));
 }
 
 /* Half of the machine's memory: that much a volume in memory has, unless somebody limits it. */
