@@ -123,8 +123,10 @@ EndedRing *
 ended_rings_add(const EndedRings *rings, int first, int n, EndedRing *of, uint64 for_kept,
 				EndedGone *gone)
 {
-	EndedRing  *place = make_place(rings, first, n, of, for_kept, gone);
+	EndedRing  *place;
 
+	Assert(n < (int) lengthof(gone->handle));	/* all of them, and this one */
+	place = make_place(rings, first, n, of, for_kept, gone);
 	of->ended = GetCurrentTimestamp();
 	if (place)
 	{

@@ -29,7 +29,7 @@ record_begin(RecordKind kind, int depth, uint64 call, int64 time, Size size, Rec
 
 static bool
 put_whole(RecordKind kind, int depth, uint64 call, int64 time, void *record, Size size,
-	  const void *rest, Size rest_size)
+		  const void *rest, Size rest_size)
 {
 	if (!ring_begin(kind, depth, call, time, size + rest_size, record))
 		return false;

@@ -82,8 +82,6 @@ look_at_files(int directory, bool for_findings, uint64 *size)
 		const char *name = file->d_name;
 		KeptFile   *found;
 
-		if (strncmp(name, "." PREFIX, strlen("." PREFIX)) == 0 && ends_with(name, UNFINISHED))
-			(void) unlinkat(descriptor, name, 0);
 		if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !ends_with(name, SUFFIX) ||
 			ends_with(name, "-" FINDINGS SUFFIX) != for_findings ||
 			strlen(name) >= KEPT_FILE_NAME ||
@@ -103,13 +101,25 @@ look_at_files(int directory, bool for_findings, uint64 *size)
 	return files;
 }
 
-/* Remove what a worker left that died. */
+/*
+ * Remove what a worker left that died.  Only as a directory is opened: another server
+ * may be writing there.
+ */
 void
 keeper_remove_unfinished(int directory)
 {
-	uint64		size;
+	int			descriptor = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR		   *all = descriptor >= 0 ? fdopendir(descriptor) : NULL;
+	struct dirent *file;
 
-	list_free_deep(look_at_files(directory, false, &size));
+	while (all && (file = readdir(all)) != NULL)
+		if (strncmp(file->d_name, "." PREFIX, strlen("." PREFIX)) == 0 &&
+			ends_with(file->d_name, UNFINISHED))
+			(void) unlinkat(descriptor, file->d_name, 0);
+	if (all)
+		closedir(all);
+	else if (descriptor >= 0)
+		close(descriptor);
 }
 
 /* The end of a name, from its role on; one that is too short ends in itself. */
