@@ -15,7 +15,7 @@ from pgtare.keeping.agent.server_session import AgentLocked, SessionIdentity
 from pgtare.keeping.agent.server_watch import ServerWatch
 from pgtare.keeping.agent_log import AgentLog
 
-CONFIG = {"spool": Path("/spool"), "servers": {"shop": {"dsn": ""}}}
+CONFIG = {"spool": {"directory": Path("/spool")}, "servers": {"shop": {"dsn": ""}}}
 
 
 def agent_locked_out(*, was_connected: bool, for_s: float = 60.0) -> Agent:

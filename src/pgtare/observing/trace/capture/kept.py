@@ -75,7 +75,7 @@ def of_directory(path: Path) -> TraceKept:
     traces, notes = [], []
     for name in names:
         try:
-            if (found := _of_file(name)) is not None:
+            if (found := _of_file(name, recording_of(name))) is not None:
                 traces.append(found)
         except OSError as ex:  # the server gave it up meanwhile
             notes.append(str(artefact.unreadable(name, ex)))
@@ -87,9 +87,9 @@ def of_directory(path: Path) -> TraceKept:
     return TraceKept(traces=traces, directory=str(path), notes=notes)
 
 
-def _of_file(path: Path) -> KeptTrace | None:
-    """None: it tells nothing of a trigger."""
-    told = recording_of(path).get("kept")
+def _of_file(path: Path, recording: Mapping[str, Any]) -> KeptTrace | None:
+    """None: its description tells nothing of a trigger."""
+    told = recording.get("kept")
     if not isinstance(told, Mapping):
         return None
     try:
@@ -137,7 +137,7 @@ def next_to(trace: Trace) -> list[Path]:
     """Files next to a kept trace that were kept in the same incident."""
     directory = trace.path.parent
     with contextlib.suppress(UsageError):  # of a directory that we may not list
-        if trace.path.is_file() and (kept := _of_file(trace.path)) is not None:
+        if trace.path.is_file() and (kept := _of_file(trace.path, trace.recording)) is not None:
             others = _others(of_directory(directory), kept)[:_OTHERS]
             return [directory / str(other.file) for other in others]
     return []
