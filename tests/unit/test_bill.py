@@ -220,7 +220,7 @@ def test_a_weighing_from_outside_knows_no_rate_of_yours(tmp_path: Path) -> None:
         "disturbed_pct": 1.0,
         "failed_blocks": 0,
         "server_busy_pct": 12.0,
-        "left_out": [],
+        "left_out": {},
     }
     file.write_text(json.dumps(document))
     said = refused("bill", tmp_path / "m", status=1)
