@@ -635,6 +635,8 @@ def test_all_that_wait_for_one_session_are_one_incident(filing: tuple[Cluster, P
             return [k for k in kept(cluster) if k["id"] not in before]
 
         eventually(lambda: any(k["cause"] == "blocker" for k in found()))
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        eventually(lambda: one(holder, waiting) == 3)
         time.sleep(1.2)  # the keeper's next look
         holder.execute("COMMIT")
         for thread in threads:
