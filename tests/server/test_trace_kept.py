@@ -636,7 +636,8 @@ def test_all_that_wait_for_one_session_are_one_incident(filing: tuple[Cluster, P
 
         eventually(lambda: any(k["cause"] == "blocker" for k in found()))
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        eventually(lambda: one(holder, waiting) == 3)
+        with session(cluster) as looker:
+            eventually(lambda: one(looker, waiting) == 3)
         time.sleep(1.2)  # the keeper's next look
         holder.execute("COMMIT")
         for thread in threads:
