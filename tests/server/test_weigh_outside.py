@@ -17,6 +17,7 @@ import pytest
 from bench.truth.loads import certificate
 from bench.truth.standby import standby
 
+from pgtare.postgres import module_setup
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.instruments import requirements
@@ -192,7 +193,7 @@ def test_a_damaged_extension_of_others_is_no_obstacle(
     managed: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL lists no extension at all then."""
-    monkeypatch.setattr(requirements, "_AVAILABLE", "SELECT 1 / 0")
+    monkeypatch.setattr(module_setup, "_AVAILABLE", "SELECT 1 / 0")
     with managed.connect("app", autocommit=True) as conn:
         facts = requirements.read_facts(conn)
     assert facts.available is None

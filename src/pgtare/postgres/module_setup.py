@@ -21,7 +21,7 @@ SELECT n.name, EXISTS (SELECT FROM pg_settings s WHERE starts_with(s.name, n.nam
 FROM unnest(%s::text[]) AS n (name)
 """
 _CREATED = "SELECT extname FROM pg_extension WHERE extname = ANY(%s)"
-_INSTALLED = "SELECT name FROM pg_available_extensions WHERE name = ANY(%s)"
+_AVAILABLE = "SELECT lower(name::text) FROM pg_catalog.pg_available_extensions"
 _LISTS = """
 SELECT name, setting FROM pg_settings
 WHERE name IN ('shared_preload_libraries', 'session_preload_libraries')
@@ -45,6 +45,19 @@ def loaded(conn: psycopg.Connection[Any], names: Sequence[str]) -> frozenset[str
     return frozenset(found)
 
 
+def available_extensions(conn: psycopg.Connection[Any]) -> frozenset[str] | None:
+    """Extensions whose files the server has, lower case; None if that cannot be found out.
+
+    Raises psycopg.Error if the session is lost.
+    """
+    try:
+        return frozenset(name for (name,) in pooler.rows(conn, _AVAILABLE))
+    except psycopg.DatabaseError:  # any extension's damaged control file is an error
+        if conn.closed:
+            raise
+        return None
+
+
 def remaining_steps(
     conn: psycopg.Connection[Any],
     modules: Sequence[str],
@@ -66,7 +79,8 @@ def remaining_steps(
     created = {name for (name,) in pooler.rows(conn, _CREATED, needed)}
     uncreated = [name for name in needed if name not in created]
     steps = []
-    absent = [name for name in modules if name not in _installed(conn, modules)]
+    available = available_extensions(conn)
+    absent = [name for name in modules if available is not None and name not in available]
     if absent:
         option = f" --module {absent[0]}" if len(absent) == 1 else ""
         steps.append(f"on the server's host run `pgtare module install{option} --pg-config PATH`")
@@ -84,16 +98,6 @@ def missing(why: str, steps: Sequence[str], instead: str = "") -> UsageError:
         return UsageError(f"{why}: {steps[0]}{instead}")
     numbered = "; ".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
     return UsageError(f"{why}; these steps are left, in this order: {numbered}{instead}")
-
-
-def _installed(conn: psycopg.Connection[Any], modules: Sequence[str]) -> frozenset[str]:
-    """Those of these modules whose files the server has; all if that cannot be found out."""
-    try:
-        return frozenset(name for (name,) in pooler.rows(conn, _INSTALLED, list(modules)))
-    except psycopg.DatabaseError:  # any extension's damaged control file is an error
-        if conn.closed:
-            raise
-        return frozenset(modules)
 
 
 def _preload(conn: psycopg.Connection[Any], unloaded: Sequence[str], own: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from psycopg.rows import TupleRow
 
 from pgtare.errors import MeasurementError
 from pgtare.postgres import pooler
+from pgtare.postgres.module_setup import available_extensions
 from pgtare.postgres.settings import (
     library_name,
     library_names,
@@ -74,7 +75,6 @@ class Missing:
 
 _SETTINGS = "SELECT lower(name), context, setting FROM pg_catalog.pg_settings"
 _EXTENSIONS = "SELECT lower(extname::text) FROM pg_catalog.pg_extension"
-_AVAILABLE = "SELECT lower(name::text) FROM pg_catalog.pg_available_extensions"
 #: Libraries that come with PostgreSQL and make no extension.
 _ALONE = frozenset({"auto_explain"})
 
@@ -87,14 +87,9 @@ def read_facts(conn: psycopg.Connection[Any]) -> ServerFacts:
     try:
         rows = pooler.rows(conn, _SETTINGS)
         extensions = pooler.rows(conn, _EXTENSIONS)
+        available = available_extensions(conn)
     except psycopg.Error as ex:
         raise MeasurementError(f"cannot read the server's settings: {ex}") from ex
-    available = None
-    try:
-        available = frozenset(str(row[0]) for row in pooler.rows(conn, _AVAILABLE))
-    except psycopg.DatabaseError as ex:  # any extension's damaged control file is an error
-        if conn.closed:
-            raise MeasurementError(f"cannot read the server's extensions: {ex}") from ex
     found = _facts(conn.info.server_version, rows, [str(row[0]) for row in extensions])
     return replace(found, available=available)
 
