@@ -18,7 +18,7 @@ import pytest
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import cluster as cluster_module
-from pgtare.postgres import processes, registry
+from pgtare.postgres import processes, registry, signals
 from pgtare.postgres.binaries import Binaries, from_pg_config
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process
@@ -283,6 +283,35 @@ def test_second_ctrl_c_does_not_cut_the_clean_up_short(wheel: Binaries) -> None:
         time.sleep(0.002)
     owner.process.communicate(timeout=30)
     assert not owner.directory.exists()
+
+
+class InterruptedAgain(Cluster):
+    """Gets a second Ctrl-C when its clean-up begins, before it can hold signals back."""
+
+    def __exit__(self, *ended: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        super().__exit__(*ended)
+
+
+def test_second_ctrl_c_as_the_clean_up_begins_does_not_cut_it_short(wheel: Binaries) -> None:
+    with pytest.raises(KeyboardInterrupt), InterruptedAgain(wheel) as cluster:
+        directory = cluster.directory
+        signal.raise_signal(signal.SIGINT)
+    assert not directory.exists()
+
+
+def test_ctrl_c_acts_again_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was caught does not make a program deaf."""
+    now_s = time.monotonic() + 100
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    with signals.unwind_at_exit_signals():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        now_s += 1.01
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
 
 
 def test_next_start_sweeps_what_a_killed_owner_left(wheel: Binaries) -> None:

@@ -3,17 +3,39 @@
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 # SIGINT already raises KeyboardInterrupt; these two would end Python without unwinding.
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _ALL = (signal.SIGINT, *_ENDING)
+# Someone who presses Ctrl-C twice means it once. The second press would otherwise cut short a
+# clean-up that the first has only just begun and that does not yet hold signals back.
+_SAME_WISH_S = 1.0
+_acted_s = -_SAME_WISH_S
+
+
+def _again() -> bool:
+    """Whether a signal belongs to one that was acted on just now; notes the time if not."""
+    global _acted_s
+    now_s = time.monotonic()
+    again = now_s - _acted_s < _SAME_WISH_S
+    if not again:
+        _acted_s = now_s
+    return again
 
 
 def _exit(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
+    if not _again():
+        raise SystemExit(128 + signum)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    if not _again():
+        raise KeyboardInterrupt
 
 
 def _in_main_thread() -> bool:
@@ -23,15 +45,20 @@ def _in_main_thread() -> bool:
 def unwind_at_exit_signals() -> contextlib.ExitStack:
     """Turn SIGTERM and SIGHUP into SystemExit until the returned stack is closed.
 
+    Those that follow within a second of one that was acted on, Ctrl-C included, do nothing.
     Handlers of the application (and an ignored SIGHUP, as under nohup) are left alone, and outside
     the main thread, where Python allows no handlers, nothing is done.
     """
     undo = contextlib.ExitStack()
     if _in_main_thread():
-        for signum in _ENDING:
-            if signal.getsignal(signum) is signal.SIG_DFL:
+        for signum in _ALL:
+            before = signal.getsignal(signum)
+            if before is signal.default_int_handler:
+                signal.signal(signum, _interrupt)
+                undo.callback(_restore, signum, before)
+            elif before is signal.SIG_DFL and signum in _ENDING:
                 signal.signal(signum, _exit)
-                undo.callback(_restore_default, signum)
+                undo.callback(_restore, signum, before)
     return undo
 
 
@@ -51,10 +78,10 @@ def like_interrupt() -> Iterator[None]:
             signal.signal(signum, signal.SIG_DFL)
 
 
-def _restore_default(signum: signal.Signals) -> None:
+def _restore(signum: signal.Signals, before: Any) -> None:
     # Clusters may close in another order than they opened: only our own handler is taken away.
-    if _in_main_thread() and signal.getsignal(signum) is _exit:
-        signal.signal(signum, signal.SIG_DFL)
+    if _in_main_thread() and signal.getsignal(signum) in (_exit, _interrupt):
+        signal.signal(signum, before)
 
 
 @dataclass
