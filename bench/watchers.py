@@ -2,10 +2,9 @@
 
 Beside a load of other sessions on Debian's PostgreSQL 15: postgres_exporter, scraped every five
 seconds; pg_activity, at its default of two; pgtare's own agent; the collectors of pg_wait_sampling
-and PoWA, which are settings of the server; and a stand-in that acts every five seconds and notes
-what its session took. What the exporter's sessions took in its windows is also read in /proc,
-ten times a second. The two counts must be what was weighed; the exit status is 1 if one is
-not.
+and PoWA, which are settings of the server; and a stand-in that acts every five seconds. What the
+sessions of the exporter and of the stand-in took in their windows is also read in /proc, ten times
+a second. The two counts must be what was weighed; the exit status is 1 if one is not.
 """
 
 from __future__ import annotations
@@ -51,6 +50,8 @@ PERIOD_S = 5
 #: What is counted by other means may differ so much from what is weighed, beside the interval:
 #: both leave a watcher's first or last moments out, each in its own way.
 TOLERANCE = 0.05
+#: Counted by other means as well.
+_COUNTED = ("exporter", "known")
 _EXPORTER = """
 DATA_SOURCE_NAME={dsn} prometheus-postgres-exporter --web.listen-address=127.0.0.1:{port} &
 while sleep {period}; do curl -s -o /dev/null http://127.0.0.1:{port}/metrics; done
@@ -87,13 +88,12 @@ def main(args: argparse.Namespace) -> int:
     ):
         dsn = initialise(binaries, cluster.dsn(), 10).dsn
         _create_powa(dsn)
-        notes = Path(place) / "notes"
-        switches = _watchers(dsn, args.port, Path(place), notes)
+        switches = _watchers(dsn, args.port, Path(place))
         if args.only:
             switches = [switch for switch in switches if switch.name in args.only]
         load = PgbenchLoad(find_pgbench(binaries), dsn, LoadSpec(clients=4, rate=200.0))
         say("a load of four sessions, 200 transactions a second; windows of 15 s")
-        with load, _Sessions(dsn, "exporter") as sessions, _windows() as windows:
+        with load, _Sessions(dsn, _COUNTED) as sessions, _windows() as windows:
             request = Request(
                 (),
                 dsn=dsn,
@@ -110,17 +110,15 @@ def main(args: argparse.Namespace) -> int:
         assert outside is not None
         assert outside.windows is not None
         names = ["base", "control", *(switch.name for switch in switches)]
-        exporters = [span for arm, *span in windows if names[arm] == "exporter"]
-        counted = {"exporter": lambda: sessions.share(exporters), "known": lambda: _noted(notes)}
-        right = [
-            _holds(one, counted[one.name]())
-            for one in outside.windows.watchers
-            if one.name in counted
-        ]
+        right = []
+        for one in outside.windows.watchers:
+            if one.name in _COUNTED:
+                own = [span for arm, *span in windows if names[arm] == one.name]
+                right.append(_holds(one, sessions.share(one.name, own)))
     return 0 if all(right) else 1
 
 
-def _watchers(dsn: str, port: int, place: Path, notes: Path) -> list[Switch]:
+def _watchers(dsn: str, port: int, place: Path) -> list[Switch]:
     own = [sys.executable, "-m"]
     exporter = _EXPORTER.format(
         dsn=shlex.quote(f"{dsn} application_name=exporter"), port=port, period=PERIOD_S
@@ -130,7 +128,7 @@ def _watchers(dsn: str, port: int, place: Path, notes: Path) -> list[Switch]:
     who = ["-U", str(at["user"]), "-d", str(at["dbname"])]
     activity = "stty cols 120 rows 40; " + shlex.join(["pg_activity", *place_of, *who])
     agent = [*own, "pgtare", "agent", "--dsn", dsn, "--spool", str(place / "spool")]
-    known = [*own, "bench.watchers", f"{dsn} application_name=known", str(notes)]
+    known = [*own, "bench.watchers", f"{dsn} application_name=known"]
     return [
         Switch("exporter", "process", on=exporter),
         Switch("pg_activity", "process", on=_ACTIVITY.format(command=shlex.quote(activity))),
@@ -181,12 +179,13 @@ def _windows() -> Iterator[list[list[Any]]]:
 
 
 class _Sessions:
-    """What the sessions of one application take, seen in /proc ten times a second."""
+    """What the sessions of some applications take, seen in /proc ten times a second."""
 
-    def __init__(self, dsn: str, name: str) -> None:
-        self._conn, self._name = psycopg.connect(dsn, autocommit=True), name
-        self._seen: dict[int, int] = {}
-        self._times: list[tuple[float, int]] = []
+    def __init__(self, dsn: str, names: Sequence[str]) -> None:
+        self._conn, self._names = psycopg.connect(dsn, autocommit=True), list(names)
+        self._seen: dict[tuple[str, int], int] = {}
+        self._at: list[float] = []
+        self._totals: dict[str, list[int]] = {name: [] for name in names}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -199,44 +198,32 @@ class _Sessions:
         self._thread.join()
         self._conn.close()
 
-    def share(self, windows: Sequence[Sequence[float]]) -> float:
-        """Of a processor, that all of them took in these windows."""
-        at, total = np.array(self._times).T
-        spent_s = sum(float(np.diff(np.interp(window, at, total))[0]) for window in windows) / 1e9
-        return spent_s / sum(ended - began for began, ended in windows)
+    def share(self, name: str, windows: Sequence[Sequence[float]]) -> float:
+        """Of a processor, that all sessions of an application took in these windows."""
+        total = np.interp(np.array(windows), self._at, self._totals[name])
+        return float(np.diff(total).sum() / 1e9 / np.diff(windows).sum())
 
     def _look(self) -> None:
-        query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+        query = (
+            "SELECT application_name, pid FROM pg_stat_activity WHERE application_name = ANY (%s)"
+        )
         while not self._end.wait(0.1):
-            for (pid,) in self._conn.execute(query, (self._name,)).fetchall():
+            for name, pid in self._conn.execute(query, (self._names,)).fetchall():
                 spent = machine.schedstat(pid)
                 if spent is not None:
-                    self._seen[pid] = spent[0]
-            self._times.append((time.monotonic(), sum(self._seen.values())))
+                    self._seen[name, pid] = spent[0]
+            self._at.append(time.monotonic())
+            for name, totals in self._totals.items():
+                totals.append(sum(ns for (of, _), ns in self._seen.items() if of == name))
 
 
-def _noted(notes: Path) -> float:
-    """Processor time of the stand-in's sessions over the time that they lasted."""
-    spent = lasted = 0.0
-    for line in notes.read_text().splitlines():
-        seconds, ns = line.split()
-        lasted, spent = lasted + float(seconds), spent + float(ns)
-    return spent / 1e9 / lasted
-
-
-def _stand_in(dsn: str, notes: Path) -> None:
-    """Act every PERIOD_S, and note the seconds since the last time and the ns of processor time."""
-    with psycopg.connect(dsn, autocommit=True) as conn, notes.open("a") as file:
-        pid = conn.info.backend_pid
-        at, spent = time.monotonic(), (machine.schedstat(pid) or (0, 0))[0]
+def _stand_in(dsn: str) -> None:
+    """Act every PERIOD_S."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
         while True:
             time.sleep(PERIOD_S)
             conn.execute("SELECT count(*) FROM generate_series(1, %s)", (_ROWS,))
-            now, total = time.monotonic(), (machine.schedstat(pid) or (0, 0))[0]
-            file.write(f"{now - at} {total - spent}\n")
-            file.flush()
-            at, spent = now, total
 
 
 if __name__ == "__main__":
-    _stand_in(sys.argv[1], Path(sys.argv[2]))
+    _stand_in(sys.argv[1])
