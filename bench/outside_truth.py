@@ -76,7 +76,7 @@ class Condition:
 
 
 CONDITIONS = [
-    Condition(f"{how}{', two busy loops' if busy else ''}", late_ms, busy)
+    Condition(f"{how}, {'two busy loops' if busy else 'quiet'}", late_ms, busy)
     for busy in (False, True)
     for how, late_ms in (
         ("Unix socket", None),
