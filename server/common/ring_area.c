@@ -19,10 +19,13 @@
 #define PIECE_BYTES (RING_PIECE + RING_PIECE_HEADER)
 
 /* A handle: this bit, the number of the block, and the first of its pieces */
-#define PIECE_BITS 20
+#define PIECE_BITS 22
 #define MOST_PIECES ((uint64) 1 << PIECE_BITS)
 #define MOST_SIZES (PIECE_BITS + 1)
 #define NONE (-1)
+
+/* The share of the area that rings do not grow into */
+#define SHARE_TO_BEGIN 8
 
 /* What is known of the block that begins with a piece; all but the first two under the lock */
 typedef struct Piece
@@ -241,8 +244,15 @@ take_from_owner(Area *area)
 	}
 }
 
+/* Is there so much for a ring that grows? */
 static bool
-take(uint64 room, bool make_way, RingBlock *block)
+may_grow_by(const Area *area, int size)
+{
+	return area->free_pieces - (1 << size) >= area->npieces / SHARE_TO_BEGIN;
+}
+
+static bool
+take(uint64 room, bool begins, RingBlock *block)
 {
 	Area	   *area = module_shmem_get(&memory);
 	int			size = room <= RING_PIECE ? 0 : pg_ceil_log2_64(room / RING_PIECE);
@@ -252,12 +262,12 @@ take(uint64 room, bool make_way, RingBlock *block)
 	if (area == NULL)
 		return false;
 	LWLockAcquire(&area->lock, LW_EXCLUSIVE);
-	i = find_free(area, size);
-	if (i == NONE && make_way && size == 0 && take_from_owner(area))
-		i = find_free(area, 0);
+	i = begins || may_grow_by(area, size) ? find_free(area, size) : NONE;
+	if (i == NONE && begins && take_from_owner(area))
+		i = find_free(area, size);
 	if (i == NONE)
 	{
-		area->refused += make_way;
+		area->refused += begins;
 		LWLockRelease(&area->lock);
 		return false;
 	}

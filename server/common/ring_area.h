@@ -13,6 +13,9 @@
  * being read.  Owner and taker decide by one word: the owner's claim fails if the
  * block has been taken, and a block that is claimed cannot be taken.
  *
+ * Rings begin with one piece, which is small, so that many sessions can have one.
+ * Those that grow leave some of the area to those that begin.
+ *
  * A reader holds a block for as long as it reads.  If its owner gives up the block
  * meanwhile, the memory goes to nobody else until the reader has let go of it.
  *
@@ -31,10 +34,10 @@
 
 #include "ring_place.h"
 
-#define RING_AREA_OFFER "sql_trace/ring area/1"
+#define RING_AREA_OFFER "sql_trace/ring area/2"
 
 /* Room for records in a piece, a power of two, and for a ring's header in front of them */
-#define RING_PIECE ((uint64) 64 * 1024)
+#define RING_PIECE ((uint64) 16 * 1024)
 #define RING_PIECE_HEADER ((uint64) 2 * 1024)
 
 /* A block that was written within this time is not taken from its owner. */
@@ -64,10 +67,11 @@ typedef struct RingAreaUse
 typedef struct RingAreaOffer
 {
 	/*
-	 * A block of zeros with room for so much, claimed.  If there is none, another
-	 * owner may have to make way for one of a single piece.  False: there is none.
+	 * A block of zeros with room for so much, claimed.  A ring that begins gets one
+	 * piece, for which another owner may have to make way; one that grows has to do
+	 * with what is free, but for a share.  False: there is none.
 	 */
-	bool		(*take) (uint64 room, bool make_way, RingBlock *block);
+	bool		(*take) (uint64 room, bool begins, RingBlock *block);
 
 	/* The owner gives it up, or those who list it do. */
 	void		(*free) (RingHandle handle);

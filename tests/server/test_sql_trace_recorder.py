@@ -30,15 +30,16 @@ from tests.trace_records import check_whole, drain, grant_usage, trace_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
-#: A piece of the area: 64 kB of records, and the header of a ring. A session has two at first.
-PIECE_KB, PIECES = 66, 16
+#: A piece of the area: 16 kB of records, and the header of a ring. A session has two at first.
+PIECE_KB, PIECES = 18, 64
 #: A ring that was written within this time is not taken from its owner.
 REST_S = 2.2
 
 
 def memory_for(pieces: int) -> str:
-    """A setting with which rings have so many pieces: an eighth of it is the dictionary."""
-    return f"{PIECE_KB * pieces * 8 // 7 + 1}kB"
+    """A setting with which rings have so many pieces: an eighth or 64 kB is the dictionary."""
+    rings_kb = PIECE_KB * pieces
+    return f"{max(rings_kb * 8 // 7, rings_kb + 64) + 1}kB"
 
 
 SETTINGS: dict[str, Value] = {"sql_trace.recorder_memory": memory_for(PIECES)}
@@ -109,18 +110,18 @@ def test_a_ring_grows_with_all_that_is_in_it(server: Cluster, onlooker: Connecti
         pid = client.info.backend_pid
         client.execute("SELECT 0")
         began, size = entry(onlooker, client, "started, ring_bytes")
-        assert size == 64 * 1024
+        assert size == 16 * 1024
         position, _, _, records = drain(onlooker, pid)
         sizes = set()
         while size < 256 * 1024:
-            for i in range(100):
+            for i in range(30):
                 client.execute("SELECT %s::int", (i,), prepare=True)
             position, lost, _, more = drain(onlooker, pid, position)
             assert lost == 0
             records += more
             size = entry(onlooker, client, "ring_bytes")[0]
             sizes.add(size)
-        assert sizes >= {128 * 1024, 256 * 1024}
+        assert sizes >= {32 * 1024, 64 * 1024, 128 * 1024, 256 * 1024}
         numbers = {record.number for record in records if record.number}
         assert numbers == set(range(1, len(numbers) + 1))
         # what is in the ring now is all of it, too
@@ -129,11 +130,40 @@ def test_a_ring_grows_with_all_that_is_in_it(server: Cluster, onlooker: Connecti
         check_whole(everything)
         assert entry(onlooker, client, "started, ring_bytes") == (began, 256 * 1024)
         wait_ring = "SELECT records FROM wait_event_timing_rings() WHERE pid = %s"
-        while one(onlooker, wait_ring, pid) == 2048:
+        while one(onlooker, wait_ring, pid) == 512:
             for _ in range(100):
                 client.execute("SELECT pg_sleep(0)")
         waits = rows(onlooker, "SELECT number FROM wait_event_trace(%s)", pid)
         assert [number for (number,) in waits] == list(range(len(waits)))
+
+
+def test_rings_that_grow_leave_room_for_those_that_begin(
+    server: Cluster, onlooker: Connection
+) -> None:
+    before = use(onlooker, "refused"), use(onlooker, "gave_way")
+    with contextlib.ExitStack() as stack:
+        busy = [stack.enter_context(session(server, options=ON)) for _ in range(3)]
+        for client in busy:
+            client.execute("SET sql_trace.recorder_ring = '1MB'")
+            client.execute("BEGIN")  # what an open transaction did is not taken
+            for i in range(4000):
+                client.execute("SELECT %s::int", (i,), prepare=True)
+        assert use(onlooker, "free_bytes") <= PIECE_KB * 1024 * PIECES // 4
+        for _ in range(PIECES // 8 // 2):
+            late = stack.enter_context(session(server, options=ON))
+            late.execute("SELECT 'it is late'")
+            assert "SELECT 'it is late'" in said(onlooker, late)
+    assert (use(onlooker, "refused"), use(onlooker, "gave_way")) == before
+
+
+def test_texts_of_usual_length_are_whole_in_a_ring_that_begins(
+    server: Cluster, onlooker: Connection
+) -> None:
+    long = "SELECT '" + "x" * 3900 + "'"
+    with session(server, options=ON) as client:
+        client.execute(long.encode())
+        assert entry(onlooker, client, "ring_bytes") == (16 * 1024,)
+        assert long in said(onlooker, client)
 
 
 def test_what_is_overwritten_is_no_loss(server: Cluster, onlooker: Connection) -> None:
@@ -450,7 +480,7 @@ def test_a_trigger_keeps_what_the_recorder_has(
         assert 0.5e9 <= sum(asleep) <= 0.7e9
         # and the recorder goes on
         assert "SELECT 'after'" in said(onlooker, client)
-        assert entry(onlooker, client, "ring_bytes") == (64 * 1024,)
+        assert entry(onlooker, client, "ring_bytes") == (16 * 1024,)
     onlooker.execute("SELECT sql_trace_kept_forget(%s)", (number,))
 
 

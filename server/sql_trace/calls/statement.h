@@ -65,11 +65,13 @@ text_is_held(uint64 position)
 	return ring_holds(position);
 }
 
-/* Bytes of a text, or of a plan, that are kept at most */
+/* Bytes of a text, or of a plan, that are kept at most; many texts are so long */
+#define USUAL_TEXT (4 * 1024)
+
 static inline int
 text_most(void)
 {
-	uint64		most = Min(trace.ring->size / 8, 1024 * 1024 * 1024);
+	uint64		most = Min(Max(trace.ring->size / 8, USUAL_TEXT), 1024 * 1024 * 1024);
 
 	return (int) (text_in_dictionary ? Min(most, dictionary_largest() - sizeof(TextRecord)) : most);
 }
