@@ -15,6 +15,7 @@ import pytest
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.modules import loadable
+from pgtare.postgres.settings import Value
 from tests.commands import pgtare
 from tests.loads import traffic
 
@@ -120,7 +121,11 @@ def owned(wheel: Binaries) -> Iterator[Cluster]:
     """A server with all modules; tenant, without any right, owns a database with all traps."""
     loaded = [loadable(wheel, name) for name in MODULES]
     libraries = ["pg_stat_statements", *(one.library for one in loaded)]
-    settings = {"wait_event_timing.capture": "stats"}
+    settings: dict[str, Value] = {
+        "wait_event_timing.capture": "stats",
+        "sql_trace.recorder_memory": "8MB",
+        "sql_trace.recorder": True,  # so that there is something to grab
+    }
     with Cluster(wheel, settings, libraries) as cluster:
         with cluster.connect(autocommit=True) as admin:
             admin.execute("CREATE ROLE tenant LOGIN")
