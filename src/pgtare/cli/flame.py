@@ -82,7 +82,6 @@ class _Outputs:
             keep.save(self.out, recording)
             text = show.recording_page(recording, found, idle=idle)
             files.write_text(self.out / "report.html", text)
-            files.hand_over(self.out)
         self.destination.write(show.document(recording, found).to_json())
         if self.destination.printed:
             return

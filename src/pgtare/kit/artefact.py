@@ -181,7 +181,8 @@ class Staged:
                 raise files.failure(f"{target} cannot be made", ex) from ex
             raise UsageError(f"{target} cannot be made: {ex.strerror}") from ex
         # held as long as this process lives: others see by it that somebody is writing
-        self._lock: int | None = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
+        self._lock: int | None = os.open(self.path, flags)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     @property
@@ -203,7 +204,8 @@ class Staged:
     def commit(self) -> None:
         """Put all that was written in its place, by one rename. Raises MeasurementError."""
         try:
-            files.hand_over(self.path)
+            if self._lock is not None:
+                files.hand_over(self._lock)
             files.sync(self.path)
             os.rename(self.path, self.target)
             files.sync(self.target.parent)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,47 +129,79 @@ def append_line(path: Path, line: str, *, first: bool) -> None:
 def write_text(path: Path, text: str) -> None:
     """Put `text` (UTF-8) at `path`, replacing what was there, readable by its owner only.
 
-    Under sudo the owner is the user who called it. A device or a pipe is written to, and stays what
-    it is. Raises MeasurementError with the cause; `path` is untouched then.
+    Under sudo the owner is the user who called it, in a directory that this user may write. A
+    device or a pipe is written to, and stays what it is. Raises MeasurementError with the cause;
+    `path` is untouched then.
     """
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """The same of bytes."""
-    staging: str | None = None
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
             return
-        fd, staging = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        directory = os.open(path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _replace(directory, path.name, data)
+        finally:
+            os.close(directory)
+    except OSError as ex:
+        raise failure(f"{path} could not be written", ex) from ex
+
+
+def _replace(directory: int, name: str, data: bytes) -> None:
+    """Put a file in a directory that is open, whatever its path leads to meanwhile."""
+    staging = f".{name}.{secrets.token_hex(4)}"
+    fd = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
+    try:
         with open(fd, "wb") as file:
             file.write(data)
             file.flush()
-            _hand_over(file.fileno())
+            if _is_callers(directory):
+                _give(file.fileno())
             os.fsync(file.fileno())
-        os.replace(staging, path)
-        staging = None
-    except OSError as ex:
-        raise failure(f"{path} could not be written", ex) from ex
+        os.replace(staging, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        os.unlink(staging, dir_fd=directory)
+        raise
+
+
+def hand_over(directory: int) -> None:
+    """Give a directory of ours and what is in it to the user who ran us by sudo, if there is one.
+
+    directory: its descriptor, as whoever owns the directory above could put another one under its
+    name. Nothing is given away where the user could not have made it.
+    """
+    parent = os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
+    try:
+        if not _is_callers(parent):
+            return
     finally:
-        if staging is not None and os.path.exists(staging):
-            os.unlink(staging)
-
-
-def hand_over(directory: Path) -> None:
-    """Give a directory of ours and its files to the user who ran us by sudo, if there is one."""
-    for path in (*directory.iterdir(), directory):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        os.close(parent)
+    for name in os.listdir(directory):
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(name, flags, dir_fd=directory)
         try:
-            _hand_over(fd)
+            found = os.fstat(fd)
+            if stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1):
+                _give(fd)
         finally:
             os.close(fd)
+    _give(directory)
 
 
-def _hand_over(fd: int) -> None:
-    if os.geteuid() != 0:
-        return
+def _is_callers(directory: int) -> bool:
+    """Whether the user who ran us by sudo may make files in a directory."""
+    caller = os.environ.get("SUDO_UID")
+    if os.geteuid() != 0 or caller is None:
+        return False
+    found = os.fstat(directory)
+    return str(found.st_uid) == caller or bool(found.st_mode & stat.S_IWOTH)
+
+
+def _give(fd: int) -> None:
     # if they cannot have it (a file system that squashes root) it stays ours
     with contextlib.suppress(KeyError, ValueError, OSError):
         os.fchown(fd, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
