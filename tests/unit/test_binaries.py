@@ -222,6 +222,15 @@ def test_umask_does_not_close_a_place(own_place: Path) -> None:
         os.umask(before)
 
 
+def test_a_directory_that_is_closed_stays_closed(own_place: Path) -> None:
+    """PGTARE_DIR may name a home."""
+    own_place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own_place.chmod(0o700)
+    assert stat.S_IMODE(own_directory(own_place, 0o755).stat().st_mode) == 0o700
+    own_place.chmod(0o755)
+    assert stat.S_IMODE(own_directory(own_place, 0o711).stat().st_mode) == 0o711
+
+
 def test_own_directory_cannot_be_made(open_directory: Path) -> None:
     (open_directory / "file").write_text("")
     with pytest.raises(UsageError, match="cannot make the directory"):

@@ -55,6 +55,7 @@ def private_place(name: str) -> Path:
 def own_directory(path: Path, mode: int) -> Path:
     """Make `path` (and what is missing above it) or check that it is safely our own.
 
+    One that is there already is not opened to anybody.
     Raises UsageError if the directory or one above it belongs to somebody else or can be
     changed by others: what we execute from it could be theirs.
     """
@@ -66,6 +67,7 @@ def own_directory(path: Path, mode: int) -> Path:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
+            path.chmod(mode)  # whatever the umask is
         info = path.lstat()
     except OSError as ex:
         raise UsageError(
@@ -79,8 +81,8 @@ def own_directory(path: Path, mode: int) -> Path:
             f"{path} was made by another user or can be written by others, so nothing in it can "
             f"be trusted: remove it or set {DIRECTORY_VARIABLE} to a directory of your own"
         )
-    if stat.S_IMODE(info.st_mode) != mode:
-        path.chmod(mode)
+    if stat.S_IMODE(info.st_mode) & ~mode:
+        path.chmod(info.st_mode & mode)
     return path.parent.resolve() / path.name
 
 
