@@ -94,7 +94,7 @@ def test_what_is_not_decided_passes_with_a_warning(
 def test_both_install_the_command_and_make_the_tables() -> None:
     for name in ("github.yml", "gitlab.yml"):
         lines = commands(name)
-        assert "pip install pgtare" in lines
+        assert "pip install wheels/pgtare-*.whl" in lines
         assert 'psql "$DSN" -f schema.sql' in lines
 
 
