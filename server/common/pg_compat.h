@@ -187,6 +187,9 @@ setting_free(void *memory)
 	DestReceiver *receiver, QueryCompletion *done
 #define UTILITY_ARGUMENTS statement, text, read_only, context, parameters, environment, receiver, done
 
+/* What a hook of ours goes on to: the one that was there, or what PostgreSQL does without one */
+#define BEFORE_US(hook, standard) ((hook) ? (hook) : (standard))
+
 /* A setting by name, or NULL.  15 has no function for it but one that may throw. */
 static inline struct config_generic *
 setting_by_name(const char *name)

@@ -222,10 +222,7 @@ trace_start(QueryDesc *queryDesc, int eflags)
 		own = NULL;				/* a failure freed that one */
 	if (unlikely(explain_innermost != NULL || IsParallelWorker()))
 		explain_executor_starts(queryDesc->instrument_options != 0);
-	if (previous_start)
-		previous_start(queryDesc, eflags);
-	else
-		standard_ExecutorStart(queryDesc, eflags);
+	previous_start(queryDesc, eflags);
 }
 
 static void
@@ -237,10 +234,7 @@ trace_run(RUN_PARAMETERS)
 	if (queryDesc == own && !under_way && tracing() && trace_depth() == 0)
 		(void) begin_statement((uint64) queryDesc->plannedstmt->queryId);
 	enter(&frame);
-	if (previous_run)
-		previous_run(RUN_ARGUMENTS);
-	else
-		standard_ExecutorRun(RUN_ARGUMENTS);
+	previous_run(RUN_ARGUMENTS);
 	leave(&frame);
 	if (queryDesc == own && queryDesc->estate)
 		rows_done = queryDesc->estate->es_processed;
@@ -252,10 +246,7 @@ trace_finish(QueryDesc *queryDesc)
 	ErrorContextCallback frame;
 
 	enter(&frame);
-	if (previous_finish)
-		previous_finish(queryDesc);
-	else
-		standard_ExecutorFinish(queryDesc);
+	previous_finish(queryDesc);
 	leave(&frame);
 }
 
@@ -269,10 +260,7 @@ trace_end(QueryDesc *queryDesc)
 				 queryDesc->estate ? queryDesc->estate->es_processed : 0);
 	if (IsParallelWorker() && trace_depth() == 0)
 		explain_executor_ends();
-	if (previous_end)
-		previous_end(queryDesc);
-	else
-		standard_ExecutorEnd(queryDesc);
+	previous_end(queryDesc);
 }
 
 /*
@@ -351,22 +339,13 @@ trace_flush(void)
 	return hooks.chained->flush();
 }
 
-static void
-utility(UTILITY_PARAMETERS)
-{
-	if (previous_utility)
-		previous_utility(UTILITY_ARGUMENTS);
-	else
-		standard_ProcessUtility(UTILITY_ARGUMENTS);
-}
-
 /* What an EXPLAIN has requested goes with it, also if it fails. */
 static pg_noinline void
 utility_explain(UTILITY_PARAMETERS)
 {
 	PG_TRY();
 	{
-		utility(UTILITY_ARGUMENTS);
+		previous_utility(UTILITY_ARGUMENTS);
 	}
 	PG_CATCH();
 	{
@@ -391,7 +370,7 @@ trace_utility(UTILITY_PARAMETERS)
 	if (IsA(statement->utilityStmt, ExplainStmt))
 		utility_explain(UTILITY_ARGUMENTS);
 	else
-		utility(UTILITY_ARGUMENTS);
+		previous_utility(UTILITY_ARGUMENTS);
 	leave(&frame);
 	if (clients)
 		rows_done = done ? done->nprocessed : 0;
@@ -435,15 +414,15 @@ trace_transaction(XactEvent event, void *arg)
 void
 trace_install(void)
 {
-	previous_start = ExecutorStart_hook;
+	previous_start = BEFORE_US(ExecutorStart_hook, standard_ExecutorStart);
 	ExecutorStart_hook = trace_start;
-	previous_run = ExecutorRun_hook;
+	previous_run = BEFORE_US(ExecutorRun_hook, standard_ExecutorRun);
 	ExecutorRun_hook = trace_run;
-	previous_finish = ExecutorFinish_hook;
+	previous_finish = BEFORE_US(ExecutorFinish_hook, standard_ExecutorFinish);
 	ExecutorFinish_hook = trace_finish;
-	previous_end = ExecutorEnd_hook;
+	previous_end = BEFORE_US(ExecutorEnd_hook, standard_ExecutorEnd);
 	ExecutorEnd_hook = trace_end;
-	previous_utility = ProcessUtility_hook;
+	previous_utility = BEFORE_US(ProcessUtility_hook, standard_ProcessUtility);
 	ProcessUtility_hook = trace_utility;
 	RegisterXactCallback(trace_transaction, NULL);
 	protocol_hooks_install(&hooks, trace_putmessage, trace_flush);

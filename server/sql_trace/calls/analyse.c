@@ -55,13 +55,6 @@ trace_analyze(ParseState *state, Query *query, Jumbled *jumbled)
 }
 
 static PlannedStmt *
-plan(PLANNER_PARAMETERS)
-{
-	return previous_planner ? previous_planner(PLANNER_ARGUMENTS) :
-		standard_planner(PLANNER_ARGUMENTS);
-}
-
-static PlannedStmt *
 trace_plan(PLANNER_PARAMETERS)
 {
 	Call		call = {.kind = CALL_PLAN};
@@ -71,7 +64,7 @@ trace_plan(PLANNER_PARAMETERS)
 
 	plan_made();
 	if (!trace_begins())
-		return plan(PLANNER_ARGUMENTS);
+		return previous_planner(PLANNER_ARGUMENTS);
 	call.start = timeline_now();
 	if (depth == 0)
 		(void) request_message_arrived_by(call.start);
@@ -85,7 +78,7 @@ trace_plan(PLANNER_PARAMETERS)
 	trace.current = call.number;
 	PG_TRY();
 	{
-		planned = plan(PLANNER_ARGUMENTS);
+		planned = previous_planner(PLANNER_ARGUMENTS);
 	}
 	PG_CATCH();
 	{
@@ -104,6 +97,6 @@ analyse_init(void)
 {
 	previous_analyze = post_parse_analyze_hook;
 	post_parse_analyze_hook = trace_analyze;
-	previous_planner = planner_hook;
+	previous_planner = BEFORE_US(planner_hook, standard_planner);
 	planner_hook = trace_plan;
 }

@@ -82,22 +82,13 @@ trace_start(QueryDesc *queryDesc, int eflags)
 		row_query_starts(queryDesc, eflags);
 }
 
-static void
-run(RUN_PARAMETERS)
-{
-	if (previous_run)
-		previous_run(RUN_ARGUMENTS);
-	else
-		standard_ExecutorRun(RUN_ARGUMENTS);
-}
-
 /* If its row sources are measured, they take readings of their own. */
 static inline void
 run_measured(RowQuery *rows, RUN_PARAMETERS)
 {
 	if (rows)
 		row_query_resumes(rows, clock_source_read(rows->clock));
-	run(RUN_ARGUMENTS);
+	previous_run(RUN_ARGUMENTS);
 	if (rows)
 		row_query_pauses(rows, clock_source_read(rows->clock));
 }
@@ -161,7 +152,7 @@ run_plain(RUN_PARAMETERS)
 	trace.current = plain_notes()->number;
 	PG_TRY();
 	{
-		run(RUN_ARGUMENTS);
+		previous_run(RUN_ARGUMENTS);
 	}
 	PG_CATCH();
 	{
@@ -208,7 +199,7 @@ fetch_in(Execution *e, RowQuery *rows, RUN_PARAMETERS)
 	series_fetch(e, reading, &context);
 	trace.depth = depth + 1;
 	trace.current = series.call.number;
-	run(RUN_ARGUMENTS);
+	previous_run(RUN_ARGUMENTS);
 	reading = timeline_reading();
 	if (rows)
 		row_query_pauses(rows, reading_for(rows, reading));
@@ -307,21 +298,12 @@ static void
 trace_run(RUN_PARAMETERS)
 {
 	if (!trace_begins() && likely(row_queries == NULL))
-		run(RUN_ARGUMENTS);
+		previous_run(RUN_ARGUMENTS);
 	else if (plain_is_at(queryDesc, PLAIN_STARTED, PLAIN_BOUND) && count == 0 &&
 			 row_queries == NULL)
 		run_plain(RUN_ARGUMENTS);
 	else
 		run_traced(RUN_ARGUMENTS);
-}
-
-static void
-finish_plan(QueryDesc *queryDesc)
-{
-	if (previous_finish)
-		previous_finish(queryDesc);
-	else
-		standard_ExecutorFinish(queryDesc);
 }
 
 /* Triggers run, and what nobody has fetched of changes that a query makes besides. */
@@ -343,7 +325,7 @@ finish_in(Execution *e, QueryDesc *queryDesc)
 	trace.current = e->call.number;
 	PG_TRY();
 	{
-		finish_plan(queryDesc);
+		previous_finish(queryDesc);
 	}
 	PG_CATCH();
 	{
@@ -367,13 +349,13 @@ finish_traced(QueryDesc *queryDesc)
 		/* its triggers have our depth */
 		if ((e ? e->secret : text_is_secret(queryDesc->sourceText)))
 			secrets_hide(trace.depth - 1);
-		finish_plan(queryDesc);
+		previous_finish(queryDesc);
 		return;
 	}
 	secrets_enter(e->secret);
 	if (!runs_at_end(queryDesc->estate))
 	{
-		finish_plan(queryDesc);
+		previous_finish(queryDesc);
 		return;
 	}
 	span_moves_to(e);
@@ -385,7 +367,7 @@ finish(QueryDesc *queryDesc)
 {
 	if (!trace.on || (plain_is_at(queryDesc, PLAIN_RAN, PLAIN_ANSWERED) &&
 					  !runs_at_end(queryDesc->estate)))
-		finish_plan(queryDesc);
+		previous_finish(queryDesc);
 	else
 		finish_traced(queryDesc);
 }
@@ -459,12 +441,12 @@ trace_end(QueryDesc *queryDesc)
 void
 execute_init(void)
 {
-	execute_previous_start = ExecutorStart_hook;
+	execute_start = BEFORE_US(ExecutorStart_hook, standard_ExecutorStart);
 	ExecutorStart_hook = trace_start;
-	previous_run = ExecutorRun_hook;
+	previous_run = BEFORE_US(ExecutorRun_hook, standard_ExecutorRun);
 	ExecutorRun_hook = trace_run;
-	previous_finish = ExecutorFinish_hook;
+	previous_finish = BEFORE_US(ExecutorFinish_hook, standard_ExecutorFinish);
 	ExecutorFinish_hook = trace_finish;
-	execute_previous_end = ExecutorEnd_hook;
+	execute_end = BEFORE_US(ExecutorEnd_hook, standard_ExecutorEnd);
 	ExecutorEnd_hook = trace_end;
 }

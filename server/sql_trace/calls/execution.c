@@ -15,8 +15,8 @@
 #include "access/xact.h"
 #include "utils/memutils.h"
 
-ExecutorStart_hook_type execute_previous_start;
-ExecutorEnd_hook_type execute_previous_end;
+ExecutorStart_hook_type execute_start;
+ExecutorEnd_hook_type execute_end;
 
 /* The latest first */
 Execution  *executions = NULL;

@@ -36,8 +36,9 @@ extern Execution *executions;	/* all that are known */
 extern Execution *executions_unused;	/* to be taken */
 extern Execution *execution_found;	/* the one that was looked for last */
 
-extern ExecutorStart_hook_type execute_previous_start;
-extern ExecutorEnd_hook_type execute_previous_end;
+/* What we stand before */
+extern ExecutorStart_hook_type execute_start;
+extern ExecutorEnd_hook_type execute_end;
 
 extern void execute_bound(int64 now);
 extern void execute_inherit(int nest_level);
@@ -72,25 +73,6 @@ span_close(int64 now)
 	if (span != NULL)
 		span_turn(span, now);
 	span = NULL;
-}
-
-/* What we stand before */
-static inline void
-execute_start(QueryDesc *queryDesc, int eflags)
-{
-	if (execute_previous_start)
-		execute_previous_start(queryDesc, eflags);
-	else
-		standard_ExecutorStart(queryDesc, eflags);
-}
-
-static inline void
-execute_end(QueryDesc *queryDesc)
-{
-	if (execute_previous_end)
-		execute_previous_end(queryDesc);
-	else
-		standard_ExecutorEnd(queryDesc);
 }
 
 static inline uint64

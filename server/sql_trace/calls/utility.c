@@ -14,15 +14,6 @@
 
 static ProcessUtility_hook_type previous_utility;
 
-static void
-utility(UTILITY_PARAMETERS)
-{
-	if (previous_utility)
-		previous_utility(UTILITY_ARGUMENTS);
-	else
-		standard_ProcessUtility(UTILITY_ARGUMENTS);
-}
-
 /*
  * pg_stat_statements clears the identifier in the plan, also in one that is
  * kept; the server has reported it when the statement was analysed, or bound.
@@ -51,7 +42,7 @@ trace_utility(UTILITY_PARAMETERS)
 
 	if (!trace_begins())
 	{
-		utility(UTILITY_ARGUMENTS);
+		previous_utility(UTILITY_ARGUMENTS);
 		return;
 	}
 	depth = trace.depth;
@@ -71,7 +62,7 @@ trace_utility(UTILITY_PARAMETERS)
 	PG_TRY();
 	{
 		/* it may free the statement */
-		utility(UTILITY_ARGUMENTS);
+		previous_utility(UTILITY_ARGUMENTS);
 	}
 	PG_CATCH();
 	{
@@ -87,6 +78,6 @@ trace_utility(UTILITY_PARAMETERS)
 void
 utility_init(void)
 {
-	previous_utility = ProcessUtility_hook;
+	previous_utility = BEFORE_US(ProcessUtility_hook, standard_ProcessUtility);
 	ProcessUtility_hook = trace_utility;
 }

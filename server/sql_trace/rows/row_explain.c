@@ -111,15 +111,6 @@ row_explain_wanted(QueryDesc *desc, bool *counts)
 	return every;
 }
 
-static void
-process(UTILITY_PARAMETERS)
-{
-	if (previous_utility)
-		previous_utility(UTILITY_ARGUMENTS);
-	else
-		standard_ProcessUtility(UTILITY_ARGUMENTS);
-}
-
 /* What an EXPLAIN has armed goes with it; one within another has an arming of its own. */
 static void
 process_explain(UTILITY_PARAMETERS)
@@ -129,13 +120,13 @@ process_explain(UTILITY_PARAMETERS)
 
 	if (!IsA(statement->utilityStmt, ExplainStmt))
 	{
-		process(UTILITY_ARGUMENTS);
+		previous_utility(UTILITY_ARGUMENTS);
 		return;
 	}
 	row_explain_armed = 0;
 	PG_TRY();
 	{
-		process(UTILITY_ARGUMENTS);
+		previous_utility(UTILITY_ARGUMENTS);
 	}
 	PG_FINALLY();
 	{
@@ -259,7 +250,7 @@ row_explain_init(void)
 	explain_per_node_hook = node_explained;
 	previous_per_plan = explain_per_plan_hook;
 	explain_per_plan_hook = plan_explained;
-	previous_utility = ProcessUtility_hook;
+	previous_utility = BEFORE_US(ProcessUtility_hook, standard_ProcessUtility);
 	ProcessUtility_hook = process_explain;
 }
 
