@@ -9,38 +9,39 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 
+#include "guarded.h"
 #include "ring_memory.h"
 
 static EndedRing *
-at(const EndedRings *rings, int i)
+at(EndedRings rings, int i)
 {
-	return (EndedRing *) (rings->entries + i * rings->entry_size);
+	return (EndedRing *) (rings.entries + i * rings.entry_size);
 }
 
 void
-ended_rings_note_oldest(const EndedRings *rings)
+ended_rings_note_oldest(EndedRings rings)
 {
 	TimestampTz oldest = 0;
 
-	for (int i = 0; i < rings->n; i++)
+	for (int i = 0; i < rings.n; i++)
 	{
 		const EndedRing *entry = at(rings, i);
 
 		if (entry->handle != 0 && !entry->kept && (oldest == 0 || entry->ended < oldest))
 			oldest = entry->ended;
 	}
-	pg_atomic_write_u64(rings->oldest, (uint64) oldest);
+	pg_atomic_write_u64(rings.oldest, (uint64) oldest);
 }
 
 /* The caller holds the lock. */
 static void
-give_up(const EndedRings *rings, EndedRing *entry, EndedGone *gone)
+give_up(EndedRings rings, EndedRing *entry, EndedGone *gone)
 {
-	if (rings->gone)
-		rings->gone(entry);
+	if (rings.gone)
+		rings.gone(entry);
 	gone->handle[gone->n++] = entry->handle;
 	ring_memory_forget(entry->memory);
-	memset(entry, 0, rings->entry_size);
+	memset(entry, 0, rings.entry_size);
 	ended_rings_note_oldest(rings);
 }
 
@@ -52,7 +53,7 @@ ended_rings_free(const EndedGone *gone)
 }
 
 static EndedRing *
-free_place(const EndedRings *rings, int first, int n)
+free_place(EndedRings rings, int first, int n)
 {
 	for (int i = first; i < first + n; i++)
 		if (!ring_place_is_there(at(rings, i)->handle))
@@ -65,7 +66,7 @@ free_place(const EndedRings *rings, int first, int n)
  * What is in the recorder's area frees no memory of others.
  */
 static EndedRing *
-first_to_go(const EndedRings *rings, int first, int n, Oid role, bool for_memory)
+first_to_go(EndedRings rings, int first, int n, Oid role, bool for_memory)
 {
 	EndedRing  *found = NULL;
 	int			found_rank = 0;
@@ -92,7 +93,7 @@ first_to_go(const EndedRings *rings, int first, int n, Oid role, bool for_memory
  * one is taken from other roles that nobody has read.
  */
 static EndedRing *
-make_place(const EndedRings *rings, int first, int n, const EndedRing *of, uint64 for_kept,
+make_place(EndedRings rings, int first, int n, const EndedRing *of, uint64 for_kept,
 		   EndedGone *gone)
 {
 	bool		taken_from_others = false;
@@ -120,7 +121,7 @@ make_place(const EndedRings *rings, int first, int n, const EndedRing *of, uint6
 }
 
 EndedRing *
-ended_rings_add(const EndedRings *rings, int first, int n, EndedRing *of, uint64 for_kept,
+ended_rings_add(EndedRings rings, int first, int n, EndedRing *of, uint64 for_kept,
 				EndedGone *gone)
 {
 	EndedRing  *place;
@@ -130,55 +131,68 @@ ended_rings_add(const EndedRings *rings, int first, int n, EndedRing *of, uint64
 	of->ended = GetCurrentTimestamp();
 	if (place)
 	{
-		memcpy(place, of, rings->entry_size);
+		memcpy(place, of, rings.entry_size);
 		ended_rings_note_oldest(rings);
 	}
 	else
 	{
-		if (rings->gone)
-			rings->gone(of);
+		if (rings.gone)
+			rings.gone(of);
 		ring_memory_give_back(of->memory);
 		gone->handle[gone->n++] = of->handle;
 	}
-	memset(of, 0, rings->entry_size);
+	memset(of, 0, rings.entry_size);
 	return place;
 }
 
 bool
-ended_rings_make_way(const EndedRings *rings, int first, int n)
+ended_rings_make_way(EndedRings rings, int first, int n)
 {
 	EndedGone	gone = {0};
 	EndedRing  *next;
 
-	LWLockAcquire(rings->lock, LW_EXCLUSIVE);
+	LWLockAcquire(rings.lock, LW_EXCLUSIVE);
 	next = first_to_go(rings, first, n, MyProc->roleId, true);
 	if (next)
 		give_up(rings, next, &gone);
-	LWLockRelease(rings->lock);
+	LWLockRelease(rings.lock);
 	ended_rings_free(&gone);
 	return next != NULL;
 }
 
 int
-ended_rings_give_up(const EndedRings *rings, TimestampTz until)
+ended_rings_give_up(EndedRings rings, TimestampTz until)
 {
 	EndedGone	gone = {0};
 
-	LWLockAcquire(rings->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < rings->n; i++)
+	LWLockAcquire(rings.lock, LW_EXCLUSIVE);
+	for (int i = 0; i < rings.n; i++)
 	{
 		EndedRing  *entry = at(rings, i);
 
 		if (entry->handle != 0 && !entry->kept && entry->ended <= until)
 			give_up(rings, entry, &gone);
 	}
-	LWLockRelease(rings->lock);
+	LWLockRelease(rings.lock);
 	ended_rings_free(&gone);
 	return gone.n;
 }
 
-TimestampTz
-ended_rings_long_enough(void)
+static TimestampTz
+long_enough(void)
 {
 	return GetCurrentStatementStartTimestamp() - KEEP_ENDED_S * USECS_PER_SEC;
+}
+
+static void
+give_up_old(void *rings)
+{
+	(void) ended_rings_give_up(*(EndedRings *) rings, long_enough());
+}
+
+void
+ended_rings_give_up_old(EndedRings rings, const char *failure)
+{
+	if ((TimestampTz) pg_atomic_read_u64(rings.oldest) <= long_enough())
+		(void) guarded_run(failure, give_up_old, NULL, &rings);
 }

@@ -65,21 +65,21 @@ typedef struct EndedGone
  * "n" of them, and those that are no longer to be kept make way.  "for_kept": bytes that
  * all together may take.  NULL: there is no place, and nobody has its ring.
  */
-extern EndedRing *ended_rings_add(const EndedRings *rings, int first, int n, EndedRing *of,
+extern EndedRing *ended_rings_add(EndedRings rings, int first, int n, EndedRing *of,
 								  uint64 for_kept, EndedGone *gone);
 extern void ended_rings_free(const EndedGone *gone);
 
 /* The caller holds the lock, and has changed entries. */
-extern void ended_rings_note_oldest(const EndedRings *rings);
+extern void ended_rings_note_oldest(EndedRings rings);
 
 /* A ring that begins needs memory: give up one of these.  False: there are none. */
-extern bool ended_rings_make_way(const EndedRings *rings, int first, int n);
+extern bool ended_rings_make_way(EndedRings rings, int first, int n);
 
 /* Give up those that ended by then; returns how many. */
-extern int	ended_rings_give_up(const EndedRings *rings, TimestampTz until);
+extern int	ended_rings_give_up(EndedRings rings, TimestampTz until);
 
-/* The last moment of processes whose rings have been kept for long enough */
-extern TimestampTz ended_rings_long_enough(void);
+/* Give up those that have been kept for long enough; "failure": what the log has if that fails */
+extern void ended_rings_give_up_old(EndedRings rings, const char *failure);
 
 #pragma GCC visibility pop
 

@@ -30,8 +30,8 @@ release_owner(ResourceOwner owner, bool done)
  * left, that can fail as well, and then nothing is reported.
  */
 static void
-report_failure(void (*failed) (void *argument, const char *cause), void *argument,
-			   MemoryContext memory)
+report_failure(const char *name, void (*failed) (void *argument, const char *cause),
+			   void *argument, MemoryContext memory)
 {
 	PG_TRY();
 	{
@@ -40,7 +40,10 @@ report_failure(void (*failed) (void *argument, const char *cause), void *argumen
 		MemoryContextSwitchTo(memory);
 		error = CopyErrorData();
 		FlushErrorState();
-		failed(argument, error->message);
+		if (failed)
+			failed(argument, error->message);
+		else
+			ereport(LOG, (errmsg("%s: %s", name, error->message)));
 	}
 	PG_CATCH();
 	{
@@ -88,7 +91,7 @@ guarded_run(const char *name, void (*work) (void *argument),
 		/* the work took them: one held before would hold off interrupts, too */
 		LWLockReleaseAll();
 		if (report)
-			report_failure(failed, argument, report);
+			report_failure(name, failed, argument, report);
 		else
 			FlushErrorState();
 	}

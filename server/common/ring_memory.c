@@ -5,6 +5,7 @@
  */
 #include "ring_memory.h"
 
+#include <limits.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -18,10 +19,14 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "utils/guc.h"
 
 #include "module_shmem.h"
 
 #define NAME "pgtare ring memory 1"
+
+/* Of the setting: a share of the volume */
+#define SHARE (-1)
 
 /* The share of rings, and how much of it those take that are only kept to be read */
 #define SHARE_OF_VOLUME 8
@@ -50,6 +55,9 @@ typedef struct Volume
 } Volume;
 
 static RingMemory *memory = NULL;
+static int	limit_kb = SHARE;
+static const char *setting = "";
+static uint64 taken = 0;		/* counted for what is being made */
 static shmem_request_hook_type previous_request;
 static shmem_startup_hook_type previous_startup;
 
@@ -109,6 +117,15 @@ ring_memory_init(const char *module)
 		module_try(module, find_or_make, not_found, unconstify(char *, module));
 }
 
+void
+ring_memory_define(const char *name, const char *about)
+{
+	setting = name;
+	DefineCustomIntVariable(name, about, "-1: an eighth of the volume for dynamic shared memory.",
+							&limit_kb, SHARE, SHARE, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
+}
+
 /* Half of the machine's memory: that much a volume in memory has, unless somebody limits it. */
 static uint64
 half_of_memory(void)
@@ -141,9 +158,9 @@ reserve_on(Volume volume)
 }
 
 static uint64
-limit_on(Volume volume, int limit_kb)
+limit_on(Volume volume)
 {
-	if (limit_kb != RING_MEMORY_SHARE)
+	if (limit_kb != SHARE)
 		return (uint64) limit_kb * 1024;
 	return Min(volume.size / SHARE_OF_VOLUME, half_of_memory() / SHARE_OF_HALF_OF_MEMORY);
 }
@@ -167,11 +184,12 @@ ring_memory_of(Size bytes)
 	return TYPEALIGN64(sysconf(_SC_PAGESIZE), bytes);
 }
 
-uint64
-ring_memory_take(int limit_kb, Size header, uint64 wanted, uint64 least)
+/* 0: there is no room, and nothing is counted. */
+static uint64
+count_ring(Size header, uint64 wanted, uint64 least)
 {
 	Volume		volume = volume_now();
-	uint64		limit = limit_on(volume, limit_kb);
+	uint64		limit = limit_on(volume);
 	uint64		used;
 
 	if (memory == NULL)
@@ -192,11 +210,12 @@ ring_memory_take(int limit_kb, Size header, uint64 wanted, uint64 least)
 	}
 }
 
-void
-ring_memory_refuse(int limit_kb, const char *setting)
+/* An error that says why there is no room */
+static void __attribute__((noreturn))
+refuse(void)
 {
 	Volume		volume = volume_now();
-	uint64		limit = limit_on(volume, limit_kb);
+	uint64		limit = limit_on(volume);
 	uint64		used;
 
 	if (memory == NULL)
@@ -213,6 +232,27 @@ ring_memory_refuse(int limit_kb, const char *setting)
 			 errmsg("traces take %llu kB of the %llu kB that \"%s\" allows",
 					(unsigned long long) used / 1024, (unsigned long long) limit / 1024,
 					setting)));
+}
+
+uint64
+ring_memory_take(Size header, uint64 wanted, uint64 least, bool (*make_way) (void))
+{
+	uint64		size;
+
+	while ((size = count_ring(header, wanted, least)) == 0)
+		if (!make_way())
+			refuse();
+	taken = ring_memory_of(header + size);
+	return size;
+}
+
+uint64
+ring_memory_taken(void)
+{
+	uint64		bytes = taken;
+
+	taken = 0;
+	return bytes;
 }
 
 void
@@ -254,11 +294,11 @@ ring_memory_shrink(dsm_segment *segment, Size used)
 }
 
 uint64
-ring_memory_for_kept(int limit_kb)
+ring_memory_for_kept(void)
 {
 	Volume		volume = volume_now();
 
-	return volume.free < reserve_on(volume) ? 0 : limit_on(volume, limit_kb) / SHARE_OF_KEPT;
+	return volume.free < reserve_on(volume) ? 0 : limit_on(volume) / SHARE_OF_KEPT;
 }
 
 bool
@@ -277,11 +317,11 @@ ring_memory_keep(uint64 for_kept, uint64 bytes)
 	return true;
 }
 
-bool
-ring_memory_keep_copy(int limit_kb, uint64 bytes)
+static bool
+count_copy(uint64 bytes)
 {
 	Volume		volume = volume_now();
-	uint64		limit = limit_on(volume, limit_kb);
+	uint64		limit = limit_on(volume);
 
 	if (above_reserve(volume) < bytes ||
 		!ring_memory_keep(limit / SHARE_OF_KEPT, bytes))
@@ -290,6 +330,17 @@ ring_memory_keep_copy(int limit_kb, uint64 bytes)
 		return true;
 	ring_memory_forget(bytes);
 	return false;
+}
+
+void
+ring_memory_take_copy(uint64 bytes, bool (*make_way) (void))
+{
+	bool		possible = bytes <= limit_on(volume_now()) / SHARE_OF_KEPT;
+
+	while (!possible || !count_copy(bytes))
+		if (!possible || !make_way())
+			refuse();
+	taken = bytes;
 }
 
 void

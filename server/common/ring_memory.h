@@ -18,9 +18,6 @@
 
 #include "storage/dsm.h"
 
-/* Of a module's setting: a share of the volume */
-#define RING_MEMORY_SHARE (-1)
-
 /*
  * How long a ring can be read whose process has ended or is no longer traced: long
  * enough for whoever sees an incident to fetch it.  Rings go earlier if memory runs
@@ -33,19 +30,25 @@
 /* Called when the library is loaded; without the counters there is a warning, and no ring. */
 extern void ring_memory_init(const char *module);
 
+/* The module's setting of what all rings may take */
+extern void ring_memory_define(const char *name, const char *about);
+
 /* What a ring of this many bytes takes */
 extern uint64 ring_memory_of(Size bytes);
 
 /*
- * Count a ring that is about to be made, by the setting of a module in kB.  Its
- * records take the largest of "wanted", a half, a quarter and so on, but at
- * least "least", for which with a header there is room; 0: there is no room, and
- * nothing is counted.
+ * Count a ring that is about to be made.  Its records take the largest of "wanted",
+ * a half, a quarter and so on, but at least "least", for which with a header there
+ * is room.  If there is none, "make_way" gives up one that is kept, or returns
+ * false: then an error says why there is no room.
  */
-extern uint64 ring_memory_take(int limit_kb, Size header, uint64 wanted, uint64 least);
+extern uint64 ring_memory_take(Size header, uint64 wanted, uint64 least, bool (*make_way) (void));
 
-/* An error that says why there is no room */
-extern void ring_memory_refuse(int limit_kb, const char *setting) __attribute__((noreturn));
+/* The same of a copy, which is only kept to be read */
+extern void ring_memory_take_copy(uint64 bytes, bool (*make_way) (void));
+
+/* What was taken last, for whoever made that, or failed to; then 0 */
+extern uint64 ring_memory_taken(void);
 
 /* A ring that was counted is gone, or was never made. */
 extern void ring_memory_give_back(uint64 bytes);
@@ -57,13 +60,10 @@ extern void ring_memory_give_back(uint64 bytes);
 extern uint64 ring_memory_shrink(dsm_segment *segment, Size used);
 
 /* What all rings together may take that are only kept to be read; 0 while others need the memory */
-extern uint64 ring_memory_for_kept(int limit_kb);
+extern uint64 ring_memory_for_kept(void);
 
 /* A ring that is counted is to be kept.  False: those that are kept leave no room for it. */
 extern bool ring_memory_keep(uint64 for_kept, uint64 bytes);
-
-/* The same of a copy, which is not counted yet */
-extern bool ring_memory_keep_copy(int limit_kb, uint64 bytes);
 
 /* One that was kept is gone. */
 extern void ring_memory_forget(uint64 bytes);

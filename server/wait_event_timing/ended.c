@@ -28,8 +28,7 @@ bool
 ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *segment)
 {
 	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
-	uint64		for_kept = ring_memory_for_kept(shmem_rings_kb);
-	EndedRings	rings = rings_of(shared);
+	uint64		for_kept = ring_memory_for_kept();
 	EndedGone	gone = {0};
 	bool		kept;
 
@@ -38,7 +37,7 @@ ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *se
 										Min(written, ring->nrecords) * sizeof(TraceRecord));
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	of->unread = 1;
-	kept = ended_rings_add(&rings, of->leader_pid ? MAX_ENDED_RINGS : 0, MAX_ENDED_RINGS,
+	kept = ended_rings_add(rings_of(shared), of->leader_pid ? MAX_ENDED_RINGS : 0, MAX_ENDED_RINGS,
 						   (EndedRing *) of, for_kept, &gone) != NULL;
 	LWLockRelease(&shared->lock);
 	ended_rings_free(&gone);
@@ -47,36 +46,25 @@ ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring, dsm_segment *se
 
 /* A trace that begins needs memory: give up one of those that are kept.  False: there are none. */
 bool
-ended_make_way(Shared *shared)
+ended_make_way(void)
 {
-	EndedRings	rings = rings_of(shared);
+	EndedRings	rings = rings_of(shmem_get());
 
-	return ended_rings_make_way(&rings, MAX_ENDED_RINGS, MAX_ENDED_RINGS) ||
-		ended_rings_make_way(&rings, 0, MAX_ENDED_RINGS);
+	return ended_rings_make_way(rings, MAX_ENDED_RINGS, MAX_ENDED_RINGS) ||
+		ended_rings_make_way(rings, 0, MAX_ENDED_RINGS);
 }
 
 /* Give up the rings of all processes that have ended. */
 void
 ended_give_up(Shared *shared)
 {
-	EndedRings	rings = rings_of(shared);
-
-	(void) ended_rings_give_up(&rings, DT_NOEND);
-}
-
-static void
-give_up_old(Shared *shared)
-{
-	EndedRings	rings = rings_of(shared);
-
-	(void) ended_rings_give_up(&rings, ended_rings_long_enough());
+	(void) ended_rings_give_up(rings_of(shared), DT_NOEND);
 }
 
 static pg_noinline void
-give_up_if_old(Shared *shared, TimestampTz oldest)
+give_up_old(Shared *shared)
 {
-	if (oldest <= ended_rings_long_enough())
-		(void) guard_run(give_up_old, "wait_event_timing cannot free the memory of traces");
+	ended_rings_give_up_old(rings_of(shared), "wait_event_timing cannot free the memory of traces");
 }
 
 /* Called by every session after each request, and by others as they commit: are some out of date? */
@@ -84,8 +72,7 @@ void
 ended_look(void)
 {
 	Shared	   *shared = shmem_get();
-	TimestampTz oldest = shared ? (TimestampTz) pg_atomic_read_u64(&shared->oldest_ended) : 0;
 
-	if (unlikely(oldest != 0))
-		give_up_if_old(shared, oldest);
+	if (shared && unlikely(pg_atomic_read_u64(&shared->oldest_ended) != 0))
+		give_up_old(shared);
 }

@@ -13,6 +13,7 @@
 
 #include "miscadmin.h"
 
+#include "../common/guarded.h"
 #include "waits.h"
 
 static uint64 grow_at = PG_UINT64_MAX;	/* records from which on more room is wanted */
@@ -33,8 +34,9 @@ recorder_may_grow(void)
  * Whoever reads the old block goes on with it.
  */
 static void
-grow(Shared *shared)
+grow(void *argument)
 {
+	Shared	   *shared = argument;
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
 	RingHandle	gone = mine->handle;
 	const TraceRing *old = capture.ring;
@@ -103,7 +105,8 @@ recorder_rest(bool idle)
 	if (capture.block.rests)
 		return;
 	if (unlikely(pg_atomic_read_u64(&capture.ring->written) >= grow_at))
-		(void) guard_run(grow, NULL);
+		(void) guarded_run("wait_event_timing cannot give a trace more memory", grow, NULL,
+						   shmem_get());
 	if (idle && (capture.slot->recorded || pg_atomic_read_u32(capture.level) != CAPTURE_TRACE))
 		recorder_let_rest();
 }

@@ -23,6 +23,7 @@
 #include "port/pg_bitutils.h"
 #include "storage/ipc.h"
 
+#include "../common/guarded.h"
 #include "../common/lately.h"
 #include "../common/zeroed.h"
 #include "waits.h"
@@ -32,7 +33,6 @@
 static int	ring_records = 131072;	/* setting */
 TimestampTz ring_refused_at = 0;	/* do not try again at every request; 0: not refused */
 static bool ending = false;		/* the process gives up its dynamic memory */
-static uint64 taken = 0;		/* memory counted for a ring that is being made */
 static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
 static TimestampTz used_up_at = 0;	/* there was no room in the area then */
 
@@ -77,21 +77,6 @@ ring_segment(uint32 nrecords)
 	return segment;
 }
 
-/* Count the ring's memory; if there is none, traces of processes that ended make way. */
-static uint32
-take_memory(Shared *shared)
-{
-	uint64		wanted = pg_nextpower2_32((uint32) ring_records) * sizeof(TraceRecord);
-	uint64		size;
-
-	while ((size = ring_memory_take(shmem_rings_kb, offsetof(TraceRing, records), wanted,
-									SMALLEST_RING * sizeof(TraceRecord))) == 0)
-		if (!ended_make_way(shared))
-			ring_memory_refuse(shmem_rings_kb, "wait_event_timing.trace_memory");
-	taken = ring_memory_of(offsetof(TraceRing, records) + size);
-	return (uint32) (size / sizeof(TraceRecord));
-}
-
 /* An empty ring of ours: from here on it is to be had by its handle. */
 static void
 begin_ring(Shared *shared, TraceRing *ring, RingHandle handle)
@@ -102,8 +87,7 @@ begin_ring(Shared *shared, TraceRing *ring, RingHandle handle)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	gone = mine->handle;		/* of one that ended without a word, or has been taken */
 	ring_memory_give_back(mine->memory);
-	mine->memory = taken;
-	taken = 0;
+	mine->memory = ring_memory_taken();
 	mine->pid = MyProcPid;
 	mine->leader_pid = IsParallelWorker() && MyProc->lockGroupLeader ?
 		MyProc->lockGroupLeader->pid : 0;
@@ -120,12 +104,16 @@ begin_ring(Shared *shared, TraceRing *ring, RingHandle handle)
 	capture.ring_base_ns = 0;
 	capture.ring = ring;
 	capture.clock_changes++;
+	resting_since = 0;
 }
 
 static void
-make_ring(Shared *shared)
+make_ring(void *shared)
 {
-	dsm_segment *segment = ring_segment(take_memory(shared));
+	uint64		size = ring_memory_take(offsetof(TraceRing, records),
+										pg_nextpower2_32((uint32) ring_records) * sizeof(TraceRecord),
+										SMALLEST_RING * sizeof(TraceRecord), ended_make_way);
+	dsm_segment *segment = ring_segment((uint32) (size / sizeof(TraceRecord)));
 
 	on_dsm_detach(segment, ring_ends, (Datum) 0);
 	dsm_pin_segment(segment);
@@ -135,7 +123,7 @@ make_ring(Shared *shared)
 
 /* In the area, as small as can be.  That there is no room just now is no error. */
 static void
-make_area_ring(Shared *shared)
+make_area_ring(void *shared)
 {
 	TraceRing  *ring;
 
@@ -147,14 +135,45 @@ make_area_ring(Shared *shared)
 	recorder_may_grow();
 }
 
+/* Of a ring in the area: nobody has asked for that. */
 static void
-open_area_ring(void)
+count_refusal(void *shared, const char *cause)
+{
+	pg_atomic_fetch_add_u64(&((Shared *) shared)->refused, 1);
+}
+
+/* Of one that was asked for.  A client hears of it; of other processes the log does, once in a while. */
+static void
+report_refusal(void *argument, const char *cause)
+{
+	Shared	   *shared = argument;
+	bool		client = MyBackendType == B_BACKEND;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		logged;
+
+	count_refusal(shared, cause);
+	if (ring_refused_at != 0)
+		return;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	logged = !client && lately(shared->refused_at, now, RETRY_INTERVAL_US);
+	if (!client && !logged)
+		shared->refused_at = now;
+	LWLockRelease(&shared->lock);
+	if (!logged)
+		ereport(client ? WARNING : LOG,
+				(errmsg("wait_event_timing cannot trace this process: %s", cause),
+				 errhint("Waits are counted and timed all the same.")));
+}
+
+static void
+open_area_ring(Shared *shared)
 {
 	TimestampTz now = GetCurrentStatementStartTimestamp();
 
 	if (lately(used_up_at, now, RING_REST_US))
 		return;
-	if (!guard_run(make_area_ring, NULL) && capture.block.handle != 0)
+	if (!guarded_run("wait_event_timing", make_area_ring, count_refusal, shared) &&
+		capture.block.handle != 0)
 	{
 		ring_place_free(capture.block.handle);	/* it failed half-way */
 		capture.block.handle = 0;
@@ -170,9 +189,12 @@ open_area_ring(void)
 void
 ring_open(void)
 {
+	Shared	   *shared;
+
 	if (capture.ring != NULL && likely(!capture.block.rests || recorder_claim()))
 		return;
-	if (ending || capture.slot == NULL)
+	shared = shmem_get();
+	if (ending || capture.slot == NULL || shared == NULL)
 		return;
 	if (pg_atomic_read_u32(capture.level) != CAPTURE_TRACE)
 	{
@@ -181,24 +203,23 @@ ring_open(void)
 	}
 	if (capture.slot->recorded)
 	{
-		open_area_ring();
+		open_area_ring(shared);
 		return;
 	}
 	if (ring_refused_at != 0 && lately(ring_refused_at, GetCurrentTimestamp(), RETRY_INTERVAL_US))
 		return;
-	if (!guard_run(make_ring, ring_refused_at == 0 ?
-					  "wait_event_timing cannot trace this process" : NULL))
+	if (!guarded_run("wait_event_timing", make_ring, report_refusal, shared))
 		ring_refused_at = GetCurrentTimestamp();
-	ring_memory_give_back(taken);	/* if it failed half-way */
-	taken = 0;
+	ring_memory_give_back(ring_memory_taken()); /* if it failed half-way */
 	/* a process that switched us off in the meantime may have seen no ring */
 	pg_memory_barrier();
 	ring_let_end(capture.slot, capture.ring != NULL);
 }
 
 static void
-give_up_ring(Shared *shared)
+give_up_ring(void *argument)
 {
+	Shared	   *shared = argument;
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
 	dsm_segment *segment = capture.block.handle != 0 ? NULL :
 		dsm_find_mapping((dsm_handle) mine->handle);
@@ -208,7 +229,6 @@ give_up_ring(Shared *shared)
 	capture.ring = NULL;
 	capture.block.handle = 0;
 	capture.clock_changes++;
-	resting_since = 0;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	handle = mine->handle;
 	ring_memory_give_back(mine->memory);
@@ -221,7 +241,7 @@ give_up_ring(Shared *shared)
 
 /* Leave our ring to the processes that read it. */
 static void
-leave_ring(Shared *shared)
+leave_ring(void *shared)
 {
 	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
 	dsm_segment *segment = dsm_find_mapping((dsm_handle) mine->handle);
@@ -263,7 +283,8 @@ ring_follow_level(void)
 			return;
 	}
 	if (unlikely(capture.ring != NULL) && MyBackendType != B_BACKEND)
-		(void) guard_run(leave_ring, "wait_event_timing cannot free the memory of a trace");
+		(void) guarded_run("wait_event_timing cannot free the memory of a trace", leave_ring, NULL,
+						   shmem_get());
 	if (level == CAPTURE_ENDING && capture.ring == NULL &&
 		pg_atomic_compare_exchange_u32(&capture.slot->level, &level, CAPTURE_OFF) &&
 		capture.slot->current_event == 0)
@@ -282,7 +303,8 @@ keep_for_a_while(void)
 	if (resting_since == 0)
 		resting_since = now;
 	if (now - resting_since >= KEEP_ENDED_S * USECS_PER_SEC)
-		(void) guard_run(give_up_ring, "wait_event_timing cannot free the memory of a trace");
+		(void) guarded_run("wait_event_timing cannot free the memory of a trace", give_up_ring, NULL,
+						   shmem_get());
 }
 
 /*

@@ -13,23 +13,9 @@
 
 #include "waits.h"
 
-static uint64 taken = 0;		/* memory counted for the copy that is being made */
-
-/* Count the memory of a copy, for which traces of processes that ended make way. */
-static void
-take_memory(Shared *shared, uint64 bytes)
-{
-	bool		possible = bytes <= ring_memory_for_kept(shmem_rings_kb);
-
-	while (!possible || !ring_memory_keep_copy(shmem_rings_kb, bytes))
-		if (!possible || !ended_make_way(shared))
-			ring_memory_refuse(shmem_rings_kb, "wait_event_timing.trace_memory");
-	taken = bytes;
-}
-
 /* Nobody else writes into our ring.  Returns the handle of the copy. */
 static uint32
-make_copy(Shared *shared, const TraceRing *ring)
+make_copy(const TraceRing *ring)
 {
 	uint64		written = pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &ring->written));
 	uint32		n = (uint32) Min(written, ring->nrecords);
@@ -39,8 +25,8 @@ make_copy(Shared *shared, const TraceRing *ring)
 	TraceRing  *copy;
 	uint32		handle;
 
-	take_memory(shared, ring_memory_of(offsetof(TraceRing, records) +
-									   nrecords * sizeof(TraceRecord)));
+	ring_memory_take_copy(ring_memory_of(offsetof(TraceRing, records) +
+										 nrecords * sizeof(TraceRecord)), ended_make_way);
 	segment = ring_segment(nrecords);
 	copy = dsm_segment_address(segment);
 	copy->started = ring->started;
@@ -56,10 +42,9 @@ make_copy(Shared *shared, const TraceRing *ring)
 bool
 ring_copy(uint32 *handle, uint64 *memory, TimestampTz *started)
 {
-	Shared	   *shared = shmem_get();
 	bool		rested = capture.block.rests;
 
-	if (capture.ring == NULL || shared == NULL)
+	if (capture.ring == NULL || shmem_get() == NULL)
 		return false;
 	if (rested && !recorder_claim())
 	{
@@ -68,21 +53,18 @@ ring_copy(uint32 *handle, uint64 *memory, TimestampTz *started)
 	}
 	PG_TRY();
 	{
-		*handle = make_copy(shared, capture.ring);
+		*handle = make_copy(capture.ring);
 	}
 	PG_CATCH();
 	{
-		if (taken > 0)
-			ring_memory_forget(taken);
-		taken = 0;
+		ring_memory_forget(ring_memory_taken());
 		if (rested)
 			recorder_let_rest();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	*memory = taken;
+	*memory = ring_memory_taken();
 	*started = capture.ring->started;
-	taken = 0;
 	if (rested)
 		recorder_let_rest();
 	return true;

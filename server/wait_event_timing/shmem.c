@@ -9,8 +9,6 @@
  */
 #include "postgres.h"
 
-#include <limits.h>
-
 #include "miscadmin.h"
 #include "storage/shmem.h"
 
@@ -33,7 +31,6 @@ ModuleShmem shmem_memory = {
 	"wait_event_timing", "wait_event_timing", PGTARE_VERSION, total_size, initialise, may_attach
 };
 
-int			shmem_rings_kb = RING_MEMORY_SHARE;
 static int	statements_most = 4096;
 
 static RateBase at_load;
@@ -148,11 +145,8 @@ shmem_init(void)
 							&statements_most, 4096, 64, 1 << 20,
 							process_shared_preload_libraries_in_progress ? PGC_POSTMASTER : PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
-	DefineCustomIntVariable("wait_event_timing.trace_memory",
-							"Shared memory that all traces may take, of waits and of calls together.",
-							"-1: an eighth of the volume for dynamic shared memory.",
-							&shmem_rings_kb, RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
+	ring_memory_define("wait_event_timing.trace_memory",
+					   "Shared memory that all traces may take, of waits and of calls together.");
 }
 
 /* The shared state, for functions that are of no use without it */

@@ -13,10 +13,9 @@
  * its waits are captured), capture.c (its waits), level.c (level and clock),
  * stats.c (tables of a process and of all that ended), statements.c (table by
  * statement), trace.c (messages to the client, statements in a trace), ring.c and
- * ring_write.h (the trace of a process), recorder_ring.c (in the area), guard.c
- * (failures), ended.c (traces that processes leave), offer.c (what it offers other
- * modules), ring_copy.c (a copy of a trace for them), explain.c (EXPLAIN), bench.c
- * (what a wait costs).
+ * ring_write.h (the trace of a process), recorder_ring.c (in the area), ended.c (traces
+ * that processes leave), offer.c (what it offers other modules), ring_copy.c (a copy of
+ * a trace for them), explain.c (EXPLAIN), bench.c (what a wait costs).
  * For SQL: views.c (waits), moment.c (all of them at one moment), statement_view.c
  * (by statement), under_way.c (those of statements that are in no table yet), read.c
  * (traces), info.c (the module), control.c (set and reset), sql.c (what these
@@ -324,7 +323,6 @@ typedef struct Capture
 #pragma GCC visibility push(hidden)
 
 /* shmem.c */
-extern int	shmem_rings_kb;		/* setting: memory of all rings */
 extern void shmem_init(void);
 extern ModuleShmem shmem_memory;
 extern Shared *shmem_get_or_error(void);
@@ -419,13 +417,10 @@ extern void recorder_let_rest(void);
 extern void recorder_rest(bool idle);
 extern void recorder_leave(Shared *shared);
 
-/* guard.c */
-extern bool guard_run(void (*work) (Shared *shared), const char *message);
-
 /* ended.c */
 extern bool ended_keep(Shared *shared, RingEntry *of, const TraceRing *ring,
 					   struct dsm_segment *segment);
-extern bool ended_make_way(Shared *shared);
+extern bool ended_make_way(void);
 extern void ended_give_up(Shared *shared);
 extern void ended_look(void);
 

@@ -12,7 +12,6 @@
 
 #include "storage/dsm.h"
 
-#include "../../common/guarded.h"
 #include "../../common/ring_memory.h"
 
 void
@@ -77,8 +76,7 @@ bool
 ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 {
 	uint64		written = Min(pg_atomic_read_u64(&ring->head), ring->size);
-	uint64		for_kept = ring_memory_for_kept(shmem_rings_kb);
-	EndedRings	rings = rings_of(shared);
+	uint64		for_kept = ring_memory_for_kept();
 	EndedGone	gone = {0};
 	bool		in_area = (of->handle & RING_IN_AREA) != 0;
 	bool		kept;
@@ -93,7 +91,7 @@ ended_keep(Shared *shared, TraceEntry *of, Ring *ring, dsm_segment *segment)
 		of->unread = unread_of(ring, of->counters.records);
 	}
 	ended_count(&shared->ended_totals, &of->counters);
-	kept = ended_rings_add(&rings, 0, MAX_ENDED, (EndedRing *) of, for_kept, &gone) != NULL;
+	kept = ended_rings_add(rings_of(shared), 0, MAX_ENDED, (EndedRing *) of, for_kept, &gone) != NULL;
 	LWLockRelease(&shared->lock);
 	ended_rings_free(&gone);
 	return kept;
@@ -139,12 +137,10 @@ ended_read(Shared *shared, RingHandle handle, Ring *ring)
 bool
 ended_hold(Shared *shared, RingHandle handle, bool held, TraceEntry *found)
 {
-	EndedRings	rings;
 	bool		there = false;
 
 	if (shared == NULL)
 		return false;
-	rings = rings_of(shared);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < MAX_ENDED && !there; i++)
 	{
@@ -157,48 +153,29 @@ ended_hold(Shared *shared, RingHandle handle, bool held, TraceEntry *found)
 		if (found)
 			*found = *entry;
 	}
-	ended_rings_note_oldest(&rings);
+	ended_rings_note_oldest(rings_of(shared));
 	LWLockRelease(&shared->lock);
 	return there;
 }
 
 /* A trace that begins needs memory: give up one of those that are kept.  False: there are none. */
 bool
-ended_make_way(Shared *shared)
+ended_make_way(void)
 {
-	EndedRings	rings = rings_of(shared);
-
-	return ended_rings_make_way(&rings, 0, MAX_ENDED);
+	return ended_rings_make_way(rings_of(shmem_get()), 0, MAX_ENDED);
 }
 
 /* Give up all of them; returns how many. */
 int
 ended_give_up(Shared *shared)
 {
-	EndedRings	rings = rings_of(shared);
-
-	return ended_rings_give_up(&rings, DT_NOEND);
-}
-
-static void
-give_up_old(void *shared)
-{
-	EndedRings	rings = rings_of(shared);
-
-	(void) ended_rings_give_up(&rings, ended_rings_long_enough());
-}
-
-static void
-report_not_given_up(void *argument, const char *cause)
-{
-	ereport(LOG, (errmsg("sql_trace cannot free the memory of traces: %s", cause)));
+	return ended_rings_give_up(rings_of(shared), DT_NOEND);
 }
 
 static pg_noinline void
-give_up_if_old(Shared *shared, TimestampTz oldest)
+give_up_old(Shared *shared)
 {
-	if (oldest <= ended_rings_long_enough())
-		(void) guarded_run("sql_trace", give_up_old, report_not_given_up, shared);
+	ended_rings_give_up_old(rings_of(shared), "sql_trace cannot free the memory of traces");
 }
 
 /* Called by every session after each request, and by others as they commit: are some out of date? */
@@ -206,8 +183,7 @@ void
 ended_look(void)
 {
 	Shared	   *shared = shmem_get();
-	TimestampTz oldest = shared ? (TimestampTz) pg_atomic_read_u64(&shared->oldest_ended) : 0;
 
-	if (unlikely(oldest != 0))
-		give_up_if_old(shared, oldest);
+	if (shared && unlikely(pg_atomic_read_u64(&shared->oldest_ended) != 0))
+		give_up_old(shared);
 }

@@ -28,7 +28,6 @@ static struct
 {
 	const Firing *trigger;
 	KeptTrace  *place;			/* NULL: none */
-	uint64		taken;			/* memory counted for it */
 	KeptTrace	made;
 } making;
 
@@ -39,15 +38,6 @@ own_incident(const KeptShared *shared)
 	const LockWatch *mine = &shared->watch[MY_PROC_NUMBER];
 
 	return mine->pid == MyProcPid ? mine->incident : 0;
-}
-
-static void
-take_memory(uint64 bytes)
-{
-	while (!ring_memory_keep_copy(shmem_rings_kb, bytes))
-		if (!ended_make_way(shmem_get()))
-			ring_memory_refuse(shmem_rings_kb, "sql_trace.ring_memory");
-	making.taken = bytes;
 }
 
 /* What our ring names and the dictionary has; it may not have it any more when the copy is read. */
@@ -86,7 +76,7 @@ copy_ring(void)
 
 	initStringInfo(&names);
 	find_names(&names);
-	take_memory(ring_memory_of(used + names.len));
+	ring_memory_take_copy(ring_memory_of(used + names.len), ended_make_way);
 	segment = zeroed_segment(used + names.len);
 	copy = dsm_segment_address(segment);
 	memcpy(copy, ring, used);
@@ -95,8 +85,7 @@ copy_ring(void)
 	pfree(names.data);
 	dsm_pin_segment(segment);
 	making.made.trace.handle = dsm_segment_handle(segment);
-	making.made.trace.memory = making.made.trace.ring_bytes = making.taken;
-	making.taken = 0;
+	making.made.trace.memory = making.made.trace.ring_bytes = ring_memory_taken();
 	dsm_detach(segment);
 }
 
@@ -127,18 +116,6 @@ copy_waits(void *argument)
 		making.made.waits = 0;
 }
 
-static void
-report_not_kept(void *argument, const char *cause)
-{
-	ereport(LOG, (errmsg("sql_trace cannot keep the trace of this session: %s", cause)));
-}
-
-static void
-report_without_waits(void *argument, const char *cause)
-{
-	ereport(LOG, (errmsg("sql_trace keeps the trace of this session without its waits: %s", cause)));
-}
-
 /* Keep what the ring of this session holds.  It holds nothing, and its client has its answer. */
 void
 kept_copy(const Firing *trigger)
@@ -149,17 +126,16 @@ kept_copy(const Firing *trigger)
 		return;
 	making.trigger = trigger;
 	making.place = NULL;
-	making.taken = 0;
-	if (guarded_run("sql_trace", make_copy, report_not_kept, shared))
+	if (guarded_run("sql_trace cannot keep the trace of this session", make_copy, NULL, shared))
 	{
 		if (making.place == NULL)
 			return;
-		(void) guarded_run("sql_trace", copy_waits, report_without_waits, NULL);
+		(void) guarded_run("sql_trace keeps the trace of this session without its waits",
+						   copy_waits, NULL, NULL);
 		kept_publish(shared, making.place, &making.made);
 		return;
 	}
-	if (making.taken > 0)
-		ring_memory_forget(making.taken);
+	ring_memory_forget(ring_memory_taken());
 	kept_give_up_place(shared, making.place);
 }
 

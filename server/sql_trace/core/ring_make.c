@@ -41,7 +41,6 @@ static TimestampTz refused_at = 0;	/* do not try again at every request; 0: not 
 static TimestampTz recorder_refused_at = 0; /* the same of the recorder's */
 static TimestampTz used_up_at = 0;	/* and of one that found no room in the area */
 static bool ending = false;		/* the process gives up its dynamic memory */
-static uint64 taken = 0;		/* memory counted for a ring that is being made */
 static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
 
 /* The process ends: leave the ring to readers.  False: nobody may have it. */
@@ -124,21 +123,6 @@ describe_session(Ring *ring)
 	strlcpy(session->encoding, GetDatabaseEncodingName(), sizeof(session->encoding));
 }
 
-/* Count the ring's memory; if there is none, traces of sessions that ended make way. */
-static uint64
-take_memory(Shared *shared)
-{
-	uint64		wanted = pg_nextpower2_64((uint64) ring_kb * 1024);
-	uint64		size;
-
-	while ((size = ring_memory_take(shmem_rings_kb, offsetof(Ring, data), wanted,
-									SMALLEST_RING_KB * 1024)) == 0)
-		if (!ended_make_way(shared))
-			ring_memory_refuse(shmem_rings_kb, "sql_trace.ring_memory");
-	taken = ring_memory_of(offsetof(Ring, data) + size);
-	return size;
-}
-
 /* A ring begins, in memory that holds zeros; from here on others find it by its handle. */
 static void
 begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
@@ -165,8 +149,7 @@ begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
 	mine->handle = handle;
 	mine->started = ring->started;
 	mine->ring_bytes = size;
-	mine->memory = taken;
-	taken = 0;
+	mine->memory = ring_memory_taken();
 	strlcpy(mine->application, ring->session.application, sizeof(mine->application));
 	LWLockRelease(&shared->lock);
 	if (gone != 0)
@@ -182,7 +165,9 @@ static void
 make_ring(void *argument)
 {
 	Shared	   *shared = argument;
-	uint64		size = take_memory(shared);
+	uint64		size = ring_memory_take(offsetof(Ring, data),
+										pg_nextpower2_64((uint64) ring_kb * 1024),
+										SMALLEST_RING_KB * 1024, ended_make_way);
 	dsm_segment *segment;
 
 	text_begin();
@@ -279,8 +264,7 @@ ring_open(bool recorder)
 		return false;
 	if (!guarded_run("sql_trace", make_ring, report_refusal, shared))
 		refused_at = GetCurrentTimestamp();
-	ring_memory_give_back(taken);	/* if it failed half-way */
-	taken = 0;
+	ring_memory_give_back(ring_memory_taken()); /* if it failed half-way */
 	return trace.ring != NULL;
 }
 
@@ -300,18 +284,6 @@ give_up_ring(void *argument)
 		dsm_detach(segment);
 }
 
-static void
-report_not_given_up(void *argument, const char *cause)
-{
-	ereport(LOG, (errmsg("sql_trace cannot free the memory of a trace: %s", cause)));
-}
-
-static void
-report_not_grown(void *argument, const char *cause)
-{
-	ereport(LOG, (errmsg("sql_trace cannot give a trace more memory: %s", cause)));
-}
-
 /*
  * A request has been answered, and our ring is in the area: let it grow, or rest.
  * What is asked for by somebody is not taken away, nor what an open transaction did.
@@ -321,7 +293,7 @@ rest_in_area(char status)
 {
 	text_request_began = ring_head();
 	if (unlikely(text_request_began >= recorder_grow_at))
-		(void) guarded_run("sql_trace", recorder_grow, report_not_grown, NULL);
+		(void) guarded_run("sql_trace cannot give a trace more memory", recorder_grow, NULL, NULL);
 	if (status == 'I' && (trace.level == 0 || trace.reason == REASON_RECORDER))
 		recorder_let_rest();
 }
@@ -350,7 +322,8 @@ ring_rest(bool traced, char status)
 	if (resting_since == 0)
 		resting_since = now;
 	if (status == 'I' && now - resting_since >= KEEP_ENDED_S * USECS_PER_SEC)
-		(void) guarded_run("sql_trace", give_up_ring, report_not_given_up, shmem_get());
+		(void) guarded_run("sql_trace cannot free the memory of a trace", give_up_ring, NULL,
+						   shmem_get());
 	if (recorder_block.handle != 0)
 		rest_in_area(status);
 	return trace.ring == NULL;
@@ -365,9 +338,6 @@ ring_init(void)
 							"Has an effect on sessions that begin a trace; rounded up to a power of two.",
 							&ring_kb, 4096, SMALLEST_RING_KB, 1024 * 1024,
 							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
-	DefineCustomIntVariable("sql_trace.ring_memory",
-							"Shared memory that all traces may take, of calls and of waits together.",
-							"-1: an eighth of the volume for dynamic shared memory.",
-							&shmem_rings_kb, RING_MEMORY_SHARE, RING_MEMORY_SHARE, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
+	ring_memory_define("sql_trace.ring_memory",
+					   "Shared memory that all traces may take, of calls and of waits together.");
 }

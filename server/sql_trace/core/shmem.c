@@ -16,8 +16,6 @@
 
 #define SHORTEST_BASE_NS (10 * 1000 * 1000)
 
-int			shmem_rings_kb = RING_MEMORY_SHARE;
-
 static RateBase at_load;
 
 static Size

@@ -101,7 +101,6 @@ MODULE_LOCK_LEADS(Shared);
 #pragma GCC visibility push(hidden)
 
 /* shmem.c */
-extern int	shmem_rings_kb;		/* setting: memory of all rings */
 extern void shmem_init(void);
 extern ModuleShmem shmem_memory;
 extern Shared *shmem_get_or_error(void);
@@ -124,7 +123,7 @@ extern bool ended_keep(Shared *shared, TraceEntry *of, struct Ring *ring, dsm_se
 extern void ended_let_go(Shared *shared, TraceEntry *of, struct Ring *ring);
 extern void ended_read(Shared *shared, RingHandle handle, struct Ring *ring);
 extern bool ended_hold(Shared *shared, RingHandle handle, bool held, TraceEntry *found);
-extern bool ended_make_way(Shared *shared);
+extern bool ended_make_way(void);
 extern int	ended_give_up(Shared *shared);
 extern void ended_look(void);
 
