@@ -139,7 +139,7 @@ lock_waits(void)
 	if (capture.slot == NULL)
 		return 0;
 	capture_fold();
-	for (int i = 0; i < SLOT_EVENTS; i++)
+	for (uint32 i = 0; i < capture.slot->nevents; i++)
 		if (WAIT_CLASS(capture.slot->events[i].key) == CLASS_LOCK)
 			sum += capture.slot->events[i].total_ns;
 	before = sum;
