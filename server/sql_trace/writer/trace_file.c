@@ -59,7 +59,7 @@ checksum(const void *data, Size size)
 void
 file_begin(TraceFile *file)
 {
-	FileHead	head = {.magic = "PGTARE\0T",.version = VERSION};
+	FileHead	head = {.magic = {'P', 'G', 'T', 'A', 'R', 'E', 0, 'T'},.version = VERSION};
 
 	memset(file, 0, sizeof(*file));
 	initStringInfo(&file->bytes);
