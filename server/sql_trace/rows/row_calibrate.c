@@ -3,6 +3,7 @@
  *		What looking at a call of a node adds to what is read.
  *-------------------------------------------------------------------------
  */
+#include "row_usual.h"
 #include "rows.h"
 
 #include "utils/memutils.h"
@@ -20,20 +21,11 @@ call_empty(PlanState *node)
 	return &empty_slot;
 }
 
-static int
-by_value(const void *a, const void *b)
-{
-	int64		x = *(const int64 *) a;
-	int64		y = *(const int64 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
 static int64
-median(int64 *values, int n)
+median(double *values, int n)
 {
-	qsort(values, n, sizeof(int64), by_value);
-	return n > 0 ? values[n / 2] : 0;
+	qsort(values, n, sizeof(double), usual_by_value);
+	return n > 0 ? (int64) values[n / 2] : 0;
 }
 
 /* What looking at a call adds to each reading of the row, which does nothing */
@@ -41,19 +33,19 @@ static void
 calibrate_row(Row *row)
 {
 	PlanState  *node = row->node;
-	int64	   *values;
+	double	   *values;
 	int64		cycle;
 
 	row->hot->real = call_empty;
 	row->fresh = false;
 	for (int i = 0; i < CALIBRATION_CALLS; i++)
 		(void) row->ours(node);
-	values = palloc(sizeof(int64) * (row->ngaps + 1));
+	values = palloc(sizeof(double) * (row->ngaps + 1));
 	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].inside;
+		values[i] = row->gaps[i].inside;
 	row_costs.inside = median(values, row->ngaps);
 	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].outside;
+		values[i] = row->gaps[i].outside;
 	row_costs.outside = median(values, row->ngaps);
 	row->hot->countdown = CALIBRATION_CALLS * 2;
 	cycle = row_now(row->query);
@@ -61,8 +53,7 @@ calibrate_row(Row *row)
 		(void) row->ours(node);
 	cycle = row_now(row->query) - cycle;
 	for (int i = 0; i < row->ngaps; i++)
-		values[i] = (int64) row->gaps[i].gap -
-			cycle * row->gaps[i].untimed / CALIBRATION_CALLS;
+		values[i] = row->gaps[i].gap - (double) cycle * row->gaps[i].untimed / CALIBRATION_CALLS;
 	row_costs.gap = Max(median(values, row->ngaps), 0);
 }
 

@@ -13,8 +13,6 @@
  */
 #include "rows.h"
 
-#include "../../common/pg_compat.h"
-
 #if HAVE_EXPLAIN_OPTIONS
 
 #include "commands/defrem.h"
@@ -252,21 +250,6 @@ row_explain_init(void)
 	explain_per_plan_hook = plan_explained;
 	previous_utility = BEFORE_US(ProcessUtility_hook, standard_ProcessUtility);
 	ProcessUtility_hook = process_explain;
-}
-
-#else
-
-int			row_explain_armed = 0;
-
-void
-row_explain_init(void)
-{
-}
-
-int
-row_explain_wanted(QueryDesc *desc, bool *counts)
-{
-	return 0;
 }
 
 #endif

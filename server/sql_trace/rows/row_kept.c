@@ -10,6 +10,16 @@
 
 #include "utils/memutils.h"
 
+/* So many bytes, which begin with those that there are; or NULL */
+static void *
+enlarged(const Row *row, const void *from, Size used, Size size)
+{
+	void	   *more = MemoryContextAllocExtended(row->query->estate->es_query_cxt, size,
+												  MCXT_ALLOC_NO_OOM);
+
+	return more ? memcpy(more, from, used) : NULL;
+}
+
 static bool
 has_room_for_gap(Row *row)
 {
@@ -17,17 +27,9 @@ has_room_for_gap(Row *row)
 
 	if (row->ngaps < row->gaps_room)
 		return true;
-	if (row->gaps == NULL)
-	{
-		row->gaps = row->first_gaps;
-		row->gaps_room = ROW_FIRST_GAPS;
-		return true;
-	}
-	more = MemoryContextAllocExtended(row->query->estate->es_query_cxt,
-									  sizeof(RowGap) * row->gaps_room * 2, MCXT_ALLOC_NO_OOM);
+	more = enlarged(row, row->gaps, sizeof(RowGap) * row->ngaps, sizeof(RowGap) * row->gaps_room * 2);
 	if (more == NULL)
 		return false;
-	memcpy(more, row->gaps, sizeof(RowGap) * row->ngaps);
 	if (row->gaps != row->first_gaps)
 		pfree(row->gaps);
 	row->gaps = more;
@@ -43,19 +45,12 @@ has_room_for_end(Row *row)
 
 	if (row->nends < row->ends_room)
 		return true;
-	if (row->ends == NULL)
-	{
-		row->ends = row->first_ends;
-		row->ends_room = ROW_FIRST_ENDS;
-		return true;
-	}
 	if (row->ends != row->first_ends)
 		return false;
-	more = MemoryContextAllocExtended(row->query->estate->es_query_cxt,
-									  sizeof(RowEnd) * (ROW_EXACT_SCANS + 2), MCXT_ALLOC_NO_OOM);
+	more = enlarged(row, row->ends, sizeof(RowEnd) * row->nends,
+					sizeof(RowEnd) * (ROW_EXACT_SCANS + 2));
 	if (more == NULL)
 		return false;
-	memcpy(more, row->ends, sizeof(RowEnd) * row->nends);
 	row->ends = more;
 	row->ends_room = ROW_EXACT_SCANS + 2;
 	return true;

@@ -8,13 +8,10 @@
  */
 #include "rows.h"
 #include "../calls/statement.h"
-#include "../core/shmem.h"
 
-#include "fmgr.h"
-#include "funcapi.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/tuplestore.h"
+
+#include "../../common/sql_rows.h"
 
 typedef struct LastRow
 {
@@ -100,17 +97,12 @@ row_last_keep(RowQuery *query)
 static const char *
 way_name(RowWay way)
 {
-	switch (way)
-	{
-		case ROW_CALLED:
-			return "calls";
-		case ROW_BY_CHILD:
-			return "child";
-		case ROW_BY_PARENT:
-			return "parent";
-		default:
-			return "none";
-	}
+	static const char *const names[] = {
+		[ROW_CALLED] = "calls",[ROW_BY_CHILD] = "child",[ROW_BY_PARENT] = "parent",
+		[ROW_HIDDEN] = "none"
+	};
+
+	return names[way];
 }
 
 PG_FUNCTION_INFO_V1(sql_trace_row_sources);
@@ -118,12 +110,10 @@ PG_FUNCTION_INFO_V1(sql_trace_row_sources);
 Datum
 sql_trace_row_sources(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
 	InitMaterializedSRF(fcinfo, 0);
 	if (row_queries)
 		read_meanwhile = true;
-	if (nlast == 0 || !shmem_may_see(last_role))
+	if (nlast == 0 || !sql_may_see(last_role))
 		return (Datum) 0;
 	for (int i = 0; i < nlast; i++)
 	{
@@ -150,7 +140,7 @@ sql_trace_row_sources(PG_FUNCTION_ARGS)
 		values[n++] = Int32GetDatum(result->workers);
 		values[n++] = CStringGetTextDatum(way_name(result->way));
 		values[n++] = Int32GetDatum(last_every);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		sql_put_row(fcinfo, values, nulls);
 	}
 	return (Datum) 0;
 }

@@ -82,7 +82,7 @@ row_query_add(RowQuery *query)
 	{
 		int			room = Max(FIRST_ROOM, query->room * 2);
 		Row		   *more = MemoryContextAllocExtended(memory,
-													  (sizeof(Row) + sizeof(RowResult)) * room,
+													  (sizeof(Row) + sizeof(RowResult) + ROW_SCRATCH) * room,
 													  MCXT_ALLOC_NO_OOM | MCXT_ALLOC_HUGE);
 
 		if (more == NULL)

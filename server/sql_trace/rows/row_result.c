@@ -13,9 +13,6 @@
 
 #include <math.h>
 
-/* Nodes of which estimates, and records, are made without getting memory */
-#define FEW 16
-
 static Row *
 only_child(const Row *row)
 {
@@ -174,12 +171,8 @@ runs_at_end(const Row *row)
 static void
 reconcile(RowQuery *query)
 {
-	RowShare	few[FEW];
-	RowShare   *shares = few;
+	RowShare   *shares = row_query_scratch(query);
 	double		ns = row_ns_per_tick(query->clock);
-
-	if (query->nrows > FEW)
-		shares = MemoryContextAlloc(query->estate->es_query_cxt, sizeof(RowShare) * query->nrows);
 
 	for (int i = 0; i < query->nrows; i++)
 	{
@@ -210,8 +203,6 @@ reconcile(RowQuery *query)
 	row_reconcile(shares, query->nrows, (double) (query->stopped_at - query->began));
 	for (int i = 0; i < query->nrows; i++)
 		add_ns(&query->results[i].total, &shares[i].of, ns);
-	if (shares != few)
-		pfree(shares);
 }
 
 static void
@@ -294,15 +285,9 @@ void
 row_record(RowQuery *query)
 {
 	int			n = Min(query->nresults, MOST_NODES);
-	RowSource	few[FEW];
-	RowSource  *nodes = few;
+	RowSource  *nodes = row_query_scratch(query);
 
 	if (n <= 0)
-		return;
-	if (n > FEW)
-		nodes = MemoryContextAllocExtended(query->estate->es_query_cxt, sizeof(RowSource) * n,
-										   MCXT_ALLOC_NO_OOM);
-	if (nodes == NULL)
 		return;
 	for (int i = 0; i < n; i++)
 	{
@@ -318,6 +303,4 @@ row_record(RowQuery *query)
 		nodes[i].high = (int64) result->ns_high;
 	}
 	(void) execute_row_sources(query->desc, (uint32) query->every, nodes, (uint32) n);
-	if (nodes != few)
-		pfree(nodes);
 }

@@ -59,13 +59,9 @@ typedef struct Area
 MODULE_LOCK_LEADS(Area);
 
 static void
-initialise(void *memory)
+initialise(void *fresh)
 {
-	Area	   *fresh = memory;
-
 	memset(fresh, 0, sizeof(Area));
-	for (int i = 0; i < QUERIES; i++)
-		pg_atomic_init_u32(&fresh->queries[i].leader, 0);
 }
 
 static Size

@@ -32,6 +32,10 @@ row_start(Row *row)
 	row->hot->countdown = 1;
 	row->fresh = true;
 	row->join = 1;
+	row->gaps = row->first_gaps;
+	row->gaps_room = ROW_FIRST_GAPS;
+	row->ends = row->first_ends;
+	row->ends_room = ROW_FIRST_ENDS;
 }
 
 static void

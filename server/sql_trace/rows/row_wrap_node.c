@@ -7,8 +7,6 @@
 
 #include "executor/instrument.h"
 
-#include "../../common/pg_compat.h"
-
 /* The functions that PostgreSQL itself puts there */
 static ExecProcNodeMtd first_call = NULL;
 static ExecProcNodeMtd instrumented = NULL;

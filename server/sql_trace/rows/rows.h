@@ -27,6 +27,8 @@
 #include "nodes/execnodes.h"
 
 #include "../../common/clock_trust.h"
+#include "../../common/pg_compat.h"
+#include "../core/records.h"
 #include "row_estimate.h"
 
 #pragma GCC visibility push(hidden)
@@ -197,7 +199,7 @@ typedef struct RowQuery
 	const char *refused;		/* why nothing was measured, or NULL */
 	Row		   *rows;			/* in the order of a walk from the root */
 	int			nrows;
-	int			room;			/* for rows and results */
+	int			room;			/* for rows, results, and what is made of each for a moment */
 	Row		  **by_id;			/* NULL: they are few */
 	int			nids;
 	bool		running;		/* an executor's call is under way ... */
@@ -217,6 +219,15 @@ extern RowQuery *row_queries;	/* those that are known */
 extern RowQuery *row_query_take(void);
 extern void row_query_give_back(RowQuery *query);
 extern Row *row_query_add(RowQuery *query);
+
+/* What is made of each node, one thing after the other */
+#define ROW_SCRATCH Max(sizeof(RowShare), sizeof(RowSource))
+
+static inline void *
+row_query_scratch(const RowQuery *query)
+{
+	return query->results + query->room;
+}
 
 /* row_sources.c: what the executor's hooks call */
 extern void row_query_starts(QueryDesc *desc, int eflags);
@@ -332,9 +343,15 @@ extern int	row_shared_workers(RowQuery *query, int node_id, RowTotal *total);
 extern void row_shared_withdraw(RowQuery *query);
 
 /* row_explain.c: EXPLAIN (ANALYZE, SAMPLING) */
+#if HAVE_EXPLAIN_OPTIONS
 extern void row_explain_init(void);
 extern int	row_explain_armed;	/* not 0: an EXPLAIN waits for its plan to start */
 extern int	row_explain_wanted(QueryDesc *desc, bool *counts);
+#else
+#define row_explain_init() ((void) 0)
+#define row_explain_armed 0
+#define row_explain_wanted(desc, counts) 0
+#endif
 
 /* Is what starts now to be measured, as far as settings tell? */
 static inline bool
