@@ -7,12 +7,9 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 
-#include "waits.h"
+#include "sql.h"
 #include "wrap.h"
 
 PG_FUNCTION_INFO_V1(wait_event_timing_benchmark);
@@ -87,12 +84,9 @@ wait_event_timing_benchmark(PG_FUNCTION_ARGS)
 	int			n = PG_GETARG_INT32(0) / ROUNDS;
 	static const loop_body bodies[] = {plain_calls, wrapped_calls, clock_pairs};
 	double		best[lengthof(bodies)];
-	TupleDesc	tupdesc;
 	Datum		values[4];
 	bool		nulls[4] = {0};
 
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	if (n < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -112,5 +106,5 @@ wait_event_timing_benchmark(PG_FUNCTION_ARGS)
 	values[1] = Float8GetDatum(best[2]);
 	values[2] = Float8GetDatum((best[1] - best[0]) / best[2]);
 	values[3] = Float8GetDatum(best[0]);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }

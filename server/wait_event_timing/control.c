@@ -115,20 +115,14 @@ stop_timing(Shared *shared, Slot *slot)
 	LWLockRelease(&shared->lock);
 }
 
-static void
-set_level(Shared *shared, Slot *slot, int level)
-{
-	pg_atomic_fetch_add_u32(&slot->asked, 1);
-	pg_write_barrier();
-	write_level(shared, slot, level);
-	stop_timing(shared, slot);
-}
-
-/* Back to what the process has configured; a worker goes on as its leader. */
+/* Given back: what the process has configured; a worker goes on as its leader, whose level it gets. */
 static int
-give_back_level(Shared *shared, Slot *slot, int level)
+set_level(Shared *shared, Slot *slot, int level, bool give_back)
 {
-	pg_atomic_write_u32(&slot->asked, 0);
+	if (give_back)
+		pg_atomic_write_u32(&slot->asked, 0);
+	else
+		pg_atomic_fetch_add_u32(&slot->asked, 1);
 	pg_memory_barrier();
 	if (level < 0)
 		level = (int) pg_atomic_read_u32(&slot->configured);
@@ -147,12 +141,7 @@ set_level_of_workers(Shared *shared, const Slot *leader, int level, bool give_ba
 
 		if (slot != leader && slot->pid != 0 && slot->pid == GetPGProcByNumber(i)->pid &&
 			GetPGProcByNumber(i)->lockGroupLeader == GetPGProcByNumber(leader->number))
-		{
-			if (give_back)
-				(void) give_back_level(shared, slot, level);
-			else
-				set_level(shared, slot, level);
-		}
+			(void) set_level(shared, slot, level, give_back);
 	}
 }
 
@@ -186,10 +175,7 @@ wait_event_timing_set(PG_FUNCTION_ARGS)
 	slot = slot_of(shared, PG_GETARG_INT32(0));
 	if (slot)
 	{
-		if (give_back)
-			level = give_back_level(shared, slot, -1);
-		else
-			set_level(shared, slot, level);
+		level = set_level(shared, slot, level, give_back);
 		set_level_of_workers(shared, slot, level, give_back);
 	}
 	PG_RETURN_BOOL(slot != NULL);

@@ -400,28 +400,4 @@ explain_install(void)
 	explain_per_plan_hook = plan_explained;
 }
 
-#else
-
-struct Explained *explain_innermost = NULL;
-
-void
-explain_ends(int depth)
-{
-}
-
-void
-explain_executor_starts(bool instrumented)
-{
-}
-
-void
-explain_executor_ends(void)
-{
-}
-
-void
-explain_install(void)
-{
-}
-
 #endif

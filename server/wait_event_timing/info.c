@@ -5,13 +5,11 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "miscadmin.h"
 #include "utils/float.h"
 #include "utils/timestamp.h"
 
 #include "sql.h"
-#include "../common/call_slots.h"
 #include "../common/module_settings.h"
 #include "../common/processors.h"
 
@@ -94,7 +92,6 @@ Datum
 wait_event_timing_info(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = sql_shared();
-	TupleDesc	tupdesc;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
 	const char *problem = call_slots_problem();
@@ -103,9 +100,6 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	uint64		resets;
 	uint64		over;
 	TimestampTz reset_at;
-
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 
 	/* counters that the caller reads before this call or after it stay on their side */
 	pg_memory_barrier();
@@ -116,14 +110,14 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	losses = losses_of_all(shared);
 	reset_at = shared->reset_at;
 	LWLockRelease(&shared->lock);
-	for (int i = 0; i < calls_count(); i++)
-		installed += calls_slots(i);
+	for (int i = 0; i < calls_ntaken; i++)
+		installed += calls_taken[i].slots;
 
 	values[0] = CStringGetTextDatum(PGTARE_VERSION);
 	values[1] = BoolGetDatum(calls_hooks);
-	values[2] = BoolGetDatum(shmem_is_dynamic());
+	values[2] = BoolGetDatum(shmem_memory.dynamic);
 	values[3] = Int32GetDatum(installed);
-	values[4] = Int32GetDatum(calls_intact());
+	values[4] = Int32GetDatum(call_slots_intact(calls_taken, calls_ntaken));
 	values[5] = CStringGetTextDatum(GetConfigOption("wait_event_timing.clock", false, false));
 	values[6] = Float8GetDatum((double) shared->rate.hz);
 	values[7] = Float8GetDatum(clock_read_ns(shared));
@@ -145,7 +139,7 @@ wait_event_timing_info(PG_FUNCTION_ARGS)
 	values[22] = TimestampTzGetDatum(PgStartTime);
 	values[23] = Int64GetDatum((int64) pg_atomic_read_u64(&shared->skipped));
 	values[24] = Float8GetDatum(processors_usable("/"));
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }
 
 /* wait_event_timing_library_version(): of this library, whatever files are installed now */
@@ -178,13 +172,13 @@ Datum
 wait_event_timing_calls(PG_FUNCTION_ARGS)
 {
 	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < calls_count(); i++)
+	for (int i = 0; i < calls_ntaken; i++)
 	{
 		Datum		values[2];
 		bool		nulls[2] = {0};
 
-		values[0] = CStringGetTextDatum(calls_name(i));
-		values[1] = Int32GetDatum(calls_slots(i));
+		values[0] = CStringGetTextDatum(calls_taken[i].name);
+		values[1] = Int32GetDatum(calls_taken[i].slots);
 		sql_put_row(fcinfo, values, nulls);
 	}
 	return (Datum) 0;
@@ -195,16 +189,13 @@ Datum
 wait_event_timing_event(PG_FUNCTION_ARGS)
 {
 	int64		number = PG_GETARG_INT64(0);
-	TupleDesc	tupdesc;
 	Datum		values[3];
 	bool		nulls[3] = {0};
 
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	if (number < 0 || number > PG_UINT32_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("number of a wait event must be between 0 and %u", PG_UINT32_MAX)));
 	sql_put_event(values, (uint32) number);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }

@@ -5,7 +5,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
@@ -176,7 +175,6 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 	int64		n = 0;
 	bytea	   *data;
 	char	   *out;				/* aligned as bytes are */
-	TupleDesc	tupdesc;
 	Datum		values[4];
 	bool		nulls[4] = {0};
 
@@ -184,8 +182,6 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("number of a record must not be negative")));
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	if ((uint64) from >= number)
 		number = from;
 	else
@@ -209,7 +205,7 @@ wait_event_trace_drain(PG_FUNCTION_ARGS)
 	values[2] = TimestampTzGetDatum(ring->started);
 	values[3] = PointerGetDatum(data);
 	ring_place_unmap(&mapped);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }
 
 Datum

@@ -56,13 +56,13 @@ ring_ends(dsm_segment *segment, Datum arg)
 		ended_keep(shared, shmem_ring(shared, MY_PROC_NUMBER), ring, segment);
 }
 
+/* In memory that holds zeros */
 static void
 begin(TraceRing *ring, uint32 nrecords)
 {
 	ring->nrecords = nrecords;
 	ring->pid = MyProcPid;
 	ring->started = GetCurrentTimestamp();
-	pg_atomic_init_u64(&ring->written, 0);
 }
 
 /* A segment with an empty ring of our own process, or an error. */

@@ -94,7 +94,7 @@ shmem_ring(Shared *shared, uint32 number)
 	return (RingEntry *) shmem_bucket(shared, shared->nbuckets) + number;
 }
 
-/* Slots, buckets and rings need no more than the zeros that fresh memory comes with. */
+/* Slots, buckets and rings, and all atomic words, need no more than the zeros that fresh memory has. */
 static void
 initialise(void *fresh)
 {
@@ -108,11 +108,6 @@ initialise(void *fresh)
 	shared->nslots = slots_wanted();
 	shared->nbuckets = buckets_wanted();
 	shared->made_at = shared->reset_at = GetCurrentTimestamp();
-	pg_atomic_init_u64(&shared->evictions, 0);
-	pg_atomic_init_u64(&shared->resets, 0);
-	pg_atomic_init_u64(&shared->skipped, 0);
-	pg_atomic_init_u64(&shared->refused, 0);
-	pg_atomic_init_u64(&shared->oldest_ended, 0);
 }
 
 /* A session may, if the memory takes no large part of what all sessions share. */
@@ -147,17 +142,4 @@ shmem_init(void)
 							NULL, NULL, NULL);
 	ring_memory_define("wait_event_timing.trace_memory",
 					   "Shared memory that all traces may take, of waits and of calls together.");
-}
-
-/* The shared state, for functions that are of no use without it */
-Shared *
-shmem_get_or_error(void)
-{
-	return module_shmem_get_or_error(&shmem_memory);
-}
-
-bool
-shmem_is_dynamic(void)
-{
-	return shmem_memory.dynamic;
 }

@@ -111,7 +111,7 @@ slot_attach(void)
 	 * register a before_shmem_exit callback here would break code that expects
 	 * its own to be the latest.
 	 */
-	if (!shmem_is_dynamic())
+	if (!shmem_memory.dynamic)
 		on_shmem_exit(leave_at_exit, (Datum) 0);
 	else
 		before_shmem_exit(leave_at_exit, (Datum) 0);

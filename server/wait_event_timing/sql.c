@@ -1,19 +1,12 @@
 /*-------------------------------------------------------------------------
  * sql.c
- *		What the functions for SQL share: access, names of events, rows.
- *
- * Rows about a process or statement of another role need the privileges of
- * pg_read_all_stats, as in PostgreSQL's own views; sums over all are open.
+ *		What the functions for SQL share: names of events, and parts of rows.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
-#include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/array.h"
-#include "utils/tuplestore.h"
 
 #include "../common/event_name.h"
 #include "sql.h"
@@ -21,18 +14,11 @@
 Shared *
 sql_shared(void)
 {
-	Shared	   *shared = shmem_get_or_error();
+	Shared	   *shared = module_shmem_get_or_error(&shmem_memory);
 
 	/* what we know of our own waits should be in it */
 	capture_fold();
 	return shared;
-}
-
-bool
-sql_may_see(Oid role)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(GetUserId(), role);
 }
 
 /* Is the owner of this slot still that process? */
@@ -109,20 +95,4 @@ sql_skipped(Shared *shared, uint64 n)
 {
 	if (n > 0)
 		pg_atomic_fetch_add_u64(&shared->skipped, n);
-}
-
-/*
- * Values beyond the columns of the row are left out.  Those with memory of their own
- * were made for this row, and go: there may be millions of rows.
- */
-void
-sql_put_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	TupleDesc	columns = result->setDesc;
-
-	tuplestore_putvalues(result->setResult, columns, values, nulls);
-	for (int i = 0; i < columns->natts; i++)
-		if (!nulls[i] && !TupleDescAttr(columns, i)->attbyval)
-			pfree(DatumGetPointer(values[i]));
 }

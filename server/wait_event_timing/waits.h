@@ -32,6 +32,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "../common/call_slots.h"
 #include "../common/clock_trust.h"
 #include "../common/ended_rings.h"
 #include "../common/module_shmem.h"
@@ -325,20 +326,16 @@ typedef struct Capture
 /* shmem.c */
 extern void shmem_init(void);
 extern ModuleShmem shmem_memory;
-extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 extern StatementBucket *shmem_bucket(Shared *shared, uint32 number);
 extern RingEntry *shmem_ring(Shared *shared, uint32 number);
-extern bool shmem_is_dynamic(void);
 
 /* wrapped_calls.c */
 extern bool calls_hooks;		/* setting: they are taken over */
 extern void calls_init(void);
 extern void calls_install(void);
-extern int	calls_count(void);
-extern const char *calls_name(int number);
-extern int	calls_slots(int number);
-extern int	calls_intact(void);
+extern CallSlot calls_taken[];
+extern const int calls_ntaken;
 
 /* process.c */
 extern Capture capture;
@@ -442,11 +439,19 @@ extern void trace_follow_level(void);
 extern bool ring_copy(uint32 *handle, uint64 *memory, TimestampTz *started);
 
 /* explain.c */
+#if HAVE_EXPLAIN_OPTIONS
 extern struct Explained *explain_innermost; /* NULL: no EXPLAIN (WAITS) is under way */
 extern void explain_install(void);
 extern void explain_ends(int depth);
 extern void explain_executor_starts(bool instrumented);
 extern void explain_executor_ends(void);
+#else
+#define explain_innermost ((struct Explained *) NULL)
+#define explain_install() ((void) 0)
+#define explain_ends(depth) ((void) 0)
+#define explain_executor_starts(instrumented) ((void) 0)
+#define explain_executor_ends() ((void) 0)
+#endif
 
 /* stats.c */
 extern void stats_clear_slot(Slot *slot);

@@ -26,7 +26,6 @@
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
 
-#include "../common/call_slots.h"
 #include "waits.h"
 #include "wrap.h"
 
@@ -211,7 +210,7 @@ WRAP_OPEN(open64)
 
 #define ENTRY(name) {#name, (void *) wait_##name, (void **) &real_##name, 0}
 
-static CallSlot entries[] = {
+CallSlot	calls_taken[] = {
 	ENTRY(epoll_wait), ENTRY(poll), ENTRY(__poll_chk), ENTRY(select), ENTRY(nanosleep),
 	ENTRY(clock_nanosleep), ENTRY(sem_wait), ENTRY(semop), ENTRY(read), ENTRY(__read_chk),
 	ENTRY(pread), ENTRY(pread64), ENTRY(__pread_chk), ENTRY(__pread64_chk), ENTRY(preadv),
@@ -224,40 +223,17 @@ static CallSlot entries[] = {
 	ENTRY(io_uring_wait_cqes), ENTRY(open), ENTRY(open64),
 };
 
+const int	calls_ntaken = lengthof(calls_taken);
+
 void
 calls_install(void)
 {
-	call_slots_replace(entries, lengthof(entries));
+	call_slots_replace(calls_taken, lengthof(calls_taken));
 	if (call_slots_problem())
 		ereport(process_shared_preload_libraries_in_progress ? WARNING : LOG,
 				(errmsg("wait_event_timing: %s", call_slots_problem()),
 				 errhint("Let the server's processes call mprotect with PROT_WRITE and with "
 						 "PROT_READ, and restart the server.")));
-}
-
-int
-calls_count(void)
-{
-	return lengthof(entries);
-}
-
-const char *
-calls_name(int number)
-{
-	return entries[number].name;
-}
-
-int
-calls_slots(int number)
-{
-	return entries[number].slots;
-}
-
-/* In this process, at this moment */
-int
-calls_intact(void)
-{
-	return call_slots_intact(entries, lengthof(entries));
 }
 
 /* Called when the library is loaded; calls_install() follows if "calls_hooks" says so. */

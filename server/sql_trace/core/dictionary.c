@@ -84,11 +84,7 @@ initialise(void *fresh)
 		dictionary->buckets[i] = NONE;
 	cells = cells_of(dictionary);
 	for (int i = 0; i < ncells; i++)
-	{
-		pg_atomic_init_u64(&cells[i].number, 0);
-		pg_atomic_init_u32(&cells[i].needed, 0);
 		cells[i].next = i + 1 < ncells ? i + 1 : NONE;
-	}
 }
 
 static ModuleShmem memory = {

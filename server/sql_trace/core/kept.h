@@ -127,8 +127,7 @@ extern void kept_give_up_place(KeptShared *shared, KeptTrace *place);
 extern void kept_publish(KeptShared *shared, KeptTrace *place, const KeptTrace *made);
 extern void kept_wake_keeper(KeptShared *shared);
 extern bool kept_find(int64 id, KeptTrace *found);
-extern bool kept_forget(int64 id);
-extern void kept_written(int64 id, const char *file);
+extern bool kept_done(int64 id, const char *file);
 extern bool kept_is_near(TimestampTz at, TimestampTz other, int64 us);
 
 /* kept.c */

@@ -45,12 +45,6 @@ initialise(void *fresh)
 
 	memset(shared, 0, size());
 	shared->since = GetCurrentTimestamp();
-	pg_atomic_init_u32(&shared->keeper, 0);
-	pg_atomic_init_u32(&shared->watches, 0);
-	pg_atomic_init_u32(&shared->deadlocks, 0);
-	pg_atomic_init_u64(&shared->last_incident, 0);
-	for (int i = 0; i < MaxBackends; i++)
-		pg_atomic_init_u32(&shared->watch[i].nothers, 0);
 }
 
 static ModuleShmem memory = {
@@ -325,9 +319,12 @@ kept_find(int64 id, KeptTrace *found)
 	return kept != NULL;
 }
 
-/* Give one up; false: there is none of that number. */
+/*
+ * One is in a file now, and needs no more memory; or, if "file" is NULL, is given up.
+ * False: there is none of that number.
+ */
 bool
-kept_forget(int64 id)
+kept_done(int64 id, const char *file)
 {
 	KeptShared *shared = kept_get();
 	KeptTrace  *kept;
@@ -338,33 +335,17 @@ kept_forget(int64 id)
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	kept = find(shared, id);
 	if (kept)
-	{
 		free_memory(kept, &freed);
-		memset(kept, 0, sizeof(*kept));
-	}
-	LWLockRelease(&shared->lock);
-	let_go(&freed);
-	return kept != NULL;
-}
-
-/* One is in a file now: it needs no more memory. */
-void
-kept_written(int64 id, const char *file)
-{
-	KeptShared *shared = kept_get();
-	KeptTrace  *kept;
-	Freed		freed = {0};
-
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	kept = find(shared, id);
-	if (kept)
+	if (kept && file)
 	{
 		strlcpy(kept->file, file, sizeof(kept->file));
 		kept->is_live = false;
-		free_memory(kept, &freed);
 	}
+	else if (kept)
+		memset(kept, 0, sizeof(*kept));
 	LWLockRelease(&shared->lock);
 	let_go(&freed);
+	return kept != NULL;
 }
 
 /* Called when the library is loaded. */

@@ -10,13 +10,7 @@
 #include "dictionary.h"
 #include "../calls/fused.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_authid.h"
-#include "fmgr.h"
-#include "funcapi.h"
-#include "miscadmin.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
+#include "../../common/sql_rows.h"
 
 PG_FUNCTION_INFO_V1(sql_trace_drain);
 
@@ -30,7 +24,7 @@ PG_FUNCTION_INFO_V1(sql_trace_drain);
 static bool
 may_read(const TraceEntry *entry)
 {
-	return shmem_may_see(entry->others ? ROLE_PG_READ_ALL_STATS : entry->role);
+	return sql_may_see(entry->others ? ROLE_PG_READ_ALL_STATS : entry->role);
 }
 
 static TraceEntry
@@ -153,7 +147,6 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 	MappedRing	mapped;
 	Ring	   *ring;
 	Drain		drained;
-	TupleDesc	tupdesc;
 	Datum		values[5];
 	bool		nulls[5] = {0};
 
@@ -161,8 +154,6 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("position must not be negative")));
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	mapped = map_trace(PG_GETARG_INT32(0), &entry);
 	ring = mapped.ring;
 	/* requested traces have their texts in the ring, unless these came before the request */
@@ -181,5 +172,5 @@ sql_trace_drain(PG_FUNCTION_ARGS)
 	values[4] = PointerGetDatum(drained.data);
 	ended_read(shmem_get_or_error(), entry.handle, ring);
 	ring_place_unmap(&mapped);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }

@@ -88,18 +88,7 @@ ring_leave(void)
 	memset(&recorder_block, 0, sizeof(recorder_block));
 }
 
-static const char *
-role_name(void)
-{
-	return MyProcPort && MyProcPort->user_name ? MyProcPort->user_name : "";
-}
-
-static const char *
-database_name(void)
-{
-	return MyProcPort && MyProcPort->database_name ? MyProcPort->database_name : "";
-}
-
+/* It is one of a client, which has told its role and its database. */
 static void
 describe_session(Ring *ring)
 {
@@ -118,8 +107,8 @@ describe_session(Ring *ring)
 	session->clock = timeline_clock;
 	session->ring_bytes = ring->size;
 	strlcpy(session->application, secrets_application(), sizeof(session->application));
-	strlcpy(session->role_name, role_name(), sizeof(session->role_name));
-	strlcpy(session->database_name, database_name(), sizeof(session->database_name));
+	strlcpy(session->role_name, MyProcPort->user_name, sizeof(session->role_name));
+	strlcpy(session->database_name, MyProcPort->database_name, sizeof(session->database_name));
 	strlcpy(session->encoding, GetDatabaseEncodingName(), sizeof(session->encoding));
 }
 
@@ -132,9 +121,6 @@ begin_ring(Shared *shared, Ring *ring, RingHandle handle, uint64 size)
 
 	ring->size = size;
 	ring->started = GetCurrentTimestamp();
-	pg_atomic_init_u64(&ring->head, 0);
-	pg_atomic_init_u64(&ring->tail, 0);
-	pg_atomic_init_u64(&ring->drained, 0);
 	describe_session(ring);
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);

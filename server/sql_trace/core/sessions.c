@@ -8,14 +8,9 @@
 #include "shmem.h"
 #include "timeline.h"
 
-#include "access/htup_details.h"
-#include "fmgr.h"
-#include "funcapi.h"
-#include "utils/builtins.h"
-#include "utils/tuplestore.h"
-
 #include "../../common/module_settings.h"
 #include "../../common/ring_area.h"
+#include "../../common/sql_rows.h"
 #include "../../common/version.h"
 
 PG_FUNCTION_INFO_V1(sql_trace_set);
@@ -90,7 +85,7 @@ reason_name(int reason)
 }
 
 static void
-put_session(ReturnSetInfo *result, const TraceEntry *entry)
+put_session(FunctionCallInfo fcinfo, const TraceEntry *entry)
 {
 	Datum		values[14];
 	bool		nulls[14] = {0};
@@ -113,7 +108,7 @@ put_session(ReturnSetInfo *result, const TraceEntry *entry)
 	values[11] = Int64GetDatum((int64) entry->counters.lost_records);
 	values[12] = Int64GetDatum((int64) entry->counters.lost_bytes);
 	values[13] = Int64GetDatum((int64) entry->ring_bytes);
-	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	sql_put_row(fcinfo, values, nulls);
 }
 
 Datum
@@ -129,8 +124,8 @@ sql_trace_sessions(PG_FUNCTION_ARGS)
 		LWLockAcquire(&shared->lock, LW_SHARED);
 		entry = *shmem_trace(shared, i);
 		LWLockRelease(&shared->lock);
-		if (ring_place_is_there(entry.handle) && shmem_may_see(entry.role))
-			put_session((ReturnSetInfo *) fcinfo->resultinfo, &entry);
+		if (ring_place_is_there(entry.handle) && sql_may_see(entry.role))
+			put_session(fcinfo, &entry);
 	}
 	return (Datum) 0;
 }
@@ -141,14 +136,11 @@ sql_trace_info(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = shmem_get_or_error();
 	Counters	sum;
-	TupleDesc	tupdesc;
 	Datum		values[12];
 	bool		nulls[12] = {0};
 	Unread		unread;
 	int			traced = 0;
 
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	sum = shared->ended_totals;
 	unread = shared->unread;
@@ -174,7 +166,7 @@ sql_trace_info(PG_FUNCTION_ARGS)
 	values[9] = Int64GetDatum((int64) unread.records);
 	values[10] = Int64GetDatum((int64) unread.bytes);
 	values[11] = CStringGetTextDatum(clock_reason(timeline_clock));
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }
 
 /* The memory of the recorder's rings, of calls and of waits, and what it was not enough for */
@@ -183,12 +175,9 @@ sql_trace_recorder(PG_FUNCTION_ARGS)
 {
 	RingAreaUse use = {0};
 	DictionaryUse dictionary = dictionary_use();
-	TupleDesc	tupdesc;
 	Datum		values[9];
 	bool		nulls[9] = {0};
 
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	(void) shmem_get_or_error();
 	if (ring_area())
 		use = ring_area()->use();
@@ -201,7 +190,7 @@ sql_trace_recorder(PG_FUNCTION_ARGS)
 	values[6] = Int64GetDatum((int64) dictionary.free_bytes);
 	values[7] = Int64GetDatum((int64) dictionary.entries);
 	values[8] = Int64GetDatum((int64) dictionary.replaced);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }
 
 /* sql_trace_library_version(): of this library, whatever files are installed now */

@@ -5,10 +5,8 @@
  */
 #include "shmem.h"
 
-#include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "storage/shmem.h"
-#include "utils/acl.h"
 
 #include "../../common/rate.h"
 #include "../../common/ring_memory.h"
@@ -48,17 +46,12 @@ initialise(void *fresh)
 {
 	Shared	   *shared = fresh;
 
-	memset(shared, 0, total_size());
+	memset(shared, 0, total_size());	/* which atomic words begin with, too */
 	/* one for all processes */
 	shared->rate = rate_since(clock_counter_usable(), &at_load, SHORTEST_BASE_NS);
 	shared->nslots = MaxBackends;
-	pg_atomic_init_u64(&shared->refused, 0);
-	pg_atomic_init_u64(&shared->oldest_ended, 0);
 	for (uint32 i = 0; i < shared->nslots; i++)
-	{
-		pg_atomic_init_u32(&shmem_slot(shared, i)->asked, 0);
 		pg_atomic_init_u32(&shmem_slot(shared, i)->asked_level, NOT_ASKED);
-	}
 }
 
 ModuleShmem shmem_memory = {
@@ -104,12 +97,4 @@ shmem_find_trace(Shared *shared, int pid, bool ended, TraceEntry *found)
 	}
 	LWLockRelease(&shared->lock);
 	return found->handle != 0;
-}
-
-/* May the caller see what sessions of a role do? */
-bool
-shmem_may_see(Oid role)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(GetUserId(), role);
 }

@@ -107,7 +107,6 @@ extern Shared *shmem_get_or_error(void);
 extern Slot *shmem_slot(Shared *shared, uint32 number);
 extern TraceEntry *shmem_trace(Shared *shared, uint32 i);
 extern bool shmem_find_trace(Shared *shared, int pid, bool ended, TraceEntry *found);
-extern bool shmem_may_see(Oid role);
 
 /* The shared state, or NULL if there is none */
 static inline Shared *

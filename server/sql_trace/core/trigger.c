@@ -161,28 +161,22 @@ waits_offer(void)
 static int64
 lock_waits(void)
 {
-	const WaitCopyOffer *offer = waits_offer();
-
-	return offer ? offer->lock_waits() : 0;
+	return waits_offer() ? waits_offer()->lock_waits() : 0;
 }
 
 /* Who else is in a long wait for an LWLock is known at its end alone. */
 static void
 watch_same_wait(bool wanted)
 {
-	const WaitCopyOffer *offer = waits_offer();
-
-	if (offer)
-		offer->watch_same_wait(wanted);
+	if (waits_offer())
+		waits_offer()->watch_same_wait(wanted);
 }
 
 static void
 note_same_wait(void)
 {
-	const WaitCopyOffer *offer = waits_offer();
-
-	if (offer)
-		pending.same_wait = *offer->same_wait();
+	if (waits_offer())
+		pending.same_wait = *waits_offer()->same_wait();
 }
 
 static void

@@ -12,12 +12,10 @@
 #include "../calls/secrets.h"
 #include "../core/module.h"
 
-#include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/tuplestore.h"
+
+#include "../../common/sql_rows.h"
 
 #define MOST_SESSIONS 8			/* of one finding */
 
@@ -123,7 +121,6 @@ sql_trace_keep_for_finding(PG_FUNCTION_ARGS)
 {
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
 	char	   *label = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	int			n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	const int32 *pids = (const int32 *) ARR_DATA_PTR(array);
 	Shared	   *shared = shmem_get_or_error();
@@ -159,7 +156,7 @@ sql_trace_keep_for_finding(PG_FUNCTION_ARGS)
 		nulls[1] = nulls[2] = nulls[3] = missing != NULL;
 		nulls[4] = missing == NULL;
 		values[4] = missing ? CStringGetTextDatum(missing) : (Datum) 0;
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+		sql_put_row(fcinfo, values, nulls);
 	}
 	kept_wake_keeper(kept);
 	return (Datum) 0;

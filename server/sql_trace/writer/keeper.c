@@ -101,7 +101,7 @@ write_kept(void *argument)
 
 	if (!write_file(work, name, sizeof(name)))
 		return;
-	kept_written(work->kept->id, name);
+	(void) kept_done(work->kept->id, name);
 	keeper_reported = failure_reported = false;
 	keeper_refused_at = 0;
 }
@@ -147,9 +147,9 @@ write_asked(void *argument)
 		is_there(&kept, &after) && after == kept.trace.handle &&
 		has_room(work, bytes.len, true) &&
 		keeper_write_file(work->directory, name, &bytes))
-		kept_written(kept.id, name);
+		(void) kept_done(kept.id, name);
 	else
-		(void) kept_forget(kept.id);
+		(void) kept_done(kept.id, NULL);
 }
 
 typedef struct Blockers
@@ -228,7 +228,7 @@ write_all_kept(int directory)
 		else if (kept_is_asked(&kept) &&
 				 (directory < 0 ||
 				  !guarded_run("sql_trace", write_asked, report_unfit, &work)))
-			(void) kept_forget(kept.id);
+			(void) kept_done(kept.id, NULL);
 		if (work.unfit)
 			unfit[i] = kept.id;
 		MemoryContextSwitchTo(before);

@@ -63,15 +63,23 @@ typedef struct KeptFile
 	uint64		size;
 } KeptFile;
 
-/*
- * Files of ours, those for findings or all others, and their size together.  What a
- * worker left that died is removed.
- */
-static List *
-look_at_files(int directory, bool for_findings, uint64 *size)
+/* To read what is in it, and to be closed; NULL: that cannot be read. */
+static DIR *
+open_list(int directory)
 {
 	int			descriptor = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR		   *all = descriptor >= 0 ? fdopendir(descriptor) : NULL;
+
+	if (all == NULL && descriptor >= 0)
+		close(descriptor);
+	return all;
+}
+
+/* Files of ours, those for findings or all others, and their size together. */
+static List *
+look_at_files(int directory, bool for_findings, uint64 *size)
+{
+	DIR		   *all = open_list(directory);
 	List	   *files = NIL;
 	struct dirent *file;
 	struct stat status;
@@ -85,7 +93,7 @@ look_at_files(int directory, bool for_findings, uint64 *size)
 		if (strncmp(name, PREFIX, strlen(PREFIX)) != 0 || !ends_with(name, SUFFIX) ||
 			ends_with(name, "-" FINDINGS SUFFIX) != for_findings ||
 			strlen(name) >= KEPT_FILE_NAME ||
-			fstatat(descriptor, name, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+			fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
 			!S_ISREG(status.st_mode))
 			continue;
 		found = palloc(sizeof(KeptFile));
@@ -96,8 +104,6 @@ look_at_files(int directory, bool for_findings, uint64 *size)
 	}
 	if (all)
 		closedir(all);
-	else if (descriptor >= 0)
-		close(descriptor);
 	return files;
 }
 
@@ -108,18 +114,15 @@ look_at_files(int directory, bool for_findings, uint64 *size)
 void
 keeper_remove_unfinished(int directory)
 {
-	int			descriptor = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR		   *all = descriptor >= 0 ? fdopendir(descriptor) : NULL;
+	DIR		   *all = open_list(directory);
 	struct dirent *file;
 
 	while (all && (file = readdir(all)) != NULL)
 		if (strncmp(file->d_name, "." PREFIX, strlen("." PREFIX)) == 0 &&
 			ends_with(file->d_name, UNFINISHED))
-			(void) unlinkat(descriptor, file->d_name, 0);
+			(void) unlinkat(directory, file->d_name, 0);
 	if (all)
 		closedir(all);
-	else if (descriptor >= 0)
-		close(descriptor);
 }
 
 /* The end of a name, from its role on; one that is too short ends in itself. */

@@ -72,21 +72,14 @@ typedef struct Doing
 static const char *
 state_name(BackendState state)
 {
-	switch (state)
-	{
-		case STATE_IDLE:
-			return "idle";
-		case STATE_RUNNING:
-			return "active";
-		case STATE_IDLEINTRANSACTION:
-			return "idle in transaction";
-		case STATE_FASTPATH:
-			return "fastpath function call";
-		case STATE_IDLEINTRANSACTION_ABORTED:
-			return "idle in transaction (aborted)";
-		default:
-			return NULL;
-	}
+	static const char *const names[] = {
+		[STATE_IDLE] = "idle",[STATE_RUNNING] = "active",
+		[STATE_IDLEINTRANSACTION] = "idle in transaction",
+		[STATE_FASTPATH] = "fastpath function call",
+		[STATE_IDLEINTRANSACTION_ABORTED] = "idle in transaction (aborted)"
+	};
+
+	return state < lengthof(names) ? names[state] : NULL;
 }
 
 /* The event that a process waits for; 0: none */

@@ -11,13 +11,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "access/htup_details.h"
-#include "catalog/pg_authid.h"
-#include "funcapi.h"
-#include "miscadmin.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
-#include "utils/tuplestore.h"
+#include "../../common/sql_rows.h"
 
 PG_FUNCTION_INFO_V1(sql_trace_kept);
 PG_FUNCTION_INFO_V1(sql_trace_kept_info);
@@ -41,7 +35,7 @@ shared_or_error(void)
 }
 
 static void
-put_kept(ReturnSetInfo *result, const KeptTrace *kept)
+put_kept(FunctionCallInfo fcinfo, const KeptTrace *kept)
 {
 	Datum		values[12];
 	bool		nulls[12] = {0};
@@ -64,7 +58,7 @@ put_kept(ReturnSetInfo *result, const KeptTrace *kept)
 	values[10] = nulls[10] ? (Datum) 0 : CStringGetTextDatum(kept->file);
 	nulls[11] = kept->incident == 0;
 	values[11] = Int64GetDatum(kept->incident);
-	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	sql_put_row(fcinfo, values, nulls);
 }
 
 Datum
@@ -81,7 +75,7 @@ sql_trace_kept(PG_FUNCTION_ARGS)
 		kept = shared->kept[i];
 		LWLockRelease(&shared->lock);
 		if (kept.id != 0)
-			put_kept((ReturnSetInfo *) fcinfo->resultinfo, &kept);
+			put_kept(fcinfo, &kept);
 	}
 	return (Datum) 0;
 }
@@ -91,13 +85,10 @@ Datum
 sql_trace_kept_info(PG_FUNCTION_ARGS)
 {
 	KeptShared *shared = shared_or_error();
-	TupleDesc	tupdesc;
 	Datum		values[5];
 	bool		nulls[5] = {0};
 	const char *directory = keeper_directory();
 
-	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	values[0] = TimestampTzGetDatum(shared->since);
 	values[1] = Int64GetDatum(shared->last_id);
@@ -106,7 +97,7 @@ sql_trace_kept_info(PG_FUNCTION_ARGS)
 	LWLockRelease(&shared->lock);
 	nulls[4] = directory == NULL;
 	values[4] = directory ? CStringGetTextDatum(directory) : (Datum) 0;
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(tupdesc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }
 
 /* One that is in a file alone; NULL: it cannot be read there. */
@@ -171,5 +162,5 @@ sql_trace_kept_forget(PG_FUNCTION_ARGS)
 {
 	(void) shmem_get_or_error();
 	(void) kept_get_or_error();
-	PG_RETURN_BOOL(kept_forget(PG_GETARG_INT64(0)));
+	PG_RETURN_BOOL(kept_done(PG_GETARG_INT64(0), NULL));
 }
