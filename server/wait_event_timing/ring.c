@@ -36,24 +36,30 @@ static bool ending = false;		/* the process gives up its dynamic memory */
 static TimestampTz resting_since = 0;	/* with a ring, and not traced; 0: not so */
 static TimestampTz used_up_at = 0;	/* there was no room in the area then */
 
+/* Our ring, in this segment, moves from the live ones to those that ended. */
+static void
+leave(Shared *shared, dsm_segment *segment)
+{
+	const TraceRing *ring = capture.ring;
+
+	capture_fold();
+	capture.ring = NULL;
+	capture.clock_changes++;
+	if (shared != NULL)
+		ended_keep(shared, shmem_ring(shared, MY_PROC_NUMBER), ring, segment);
+}
+
 /*
  * The segment is about to be detached, as the process ends: after that is no
- * memory to write to.  The ring moves from the live ones to those that ended.
+ * memory to write to.
  */
 static void
 ring_ends(dsm_segment *segment, Datum arg)
 {
-	Shared	   *shared = shmem_get();
-	const TraceRing *ring = capture.ring;
-
-	if (ring == NULL)
+	if (capture.ring == NULL)
 		return;					/* it failed before it began, or was given up */
-	capture_fold();
-	capture.ring = NULL;
-	capture.clock_changes++;
 	ending = true;
-	if (shared != NULL)
-		ended_keep(shared, shmem_ring(shared, MY_PROC_NUMBER), ring, segment);
+	leave(shmem_get(), segment);
 }
 
 /* In memory that holds zeros */
@@ -243,16 +249,12 @@ give_up_ring(void *argument)
 static void
 leave_ring(void *shared)
 {
-	RingEntry  *mine = shmem_ring(shared, MY_PROC_NUMBER);
-	dsm_segment *segment = dsm_find_mapping((dsm_handle) mine->handle);
-	const TraceRing *ring = capture.ring;
+	dsm_segment *segment =
+		dsm_find_mapping((dsm_handle) shmem_ring(shared, MY_PROC_NUMBER)->handle);
 
 	if (segment == NULL)
 		return;
-	capture_fold();
-	capture.ring = NULL;
-	capture.clock_changes++;
-	ended_keep(shared, mine, ring, segment);
+	leave(shared, segment);
 	dsm_detach(segment);
 }
 

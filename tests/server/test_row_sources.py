@@ -357,6 +357,20 @@ def test_statements_of_others_are_not_reported(connection: Connection) -> None:
         )
 
 
+def test_a_failed_look_hides_no_later_statement(connection: Connection) -> None:
+    """Of a statement that reads the row sources of the one before, and fails, nothing stays."""
+    read = "SELECT sum(rows) FROM sql_trace_row_sources() WHERE parent_id IS NULL"
+    connection.execute("SET sql_trace.level = 1; SET sql_trace.rowsource_sampling = 1")
+    try:
+        connection.execute("SELECT count(*) FROM few")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            connection.execute("SELECT rows / 0 FROM sql_trace_row_sources()")
+        connection.execute("SELECT generate_series(1, 3)")
+        assert (one(connection, read), one(connection, read)) == (3, 3)
+    finally:
+        connection.execute("RESET sql_trace.rowsource_sampling; RESET sql_trace.level")
+
+
 # EXPLAIN (ANALYZE, SAMPLING), PostgreSQL 18
 
 

@@ -184,6 +184,30 @@ def test_waits_while_a_statement_is_parsed(keeping: Cluster, admin: Connection) 
         admin.execute("DROP TABLE queue")
 
 
+def test_waits_of_sessions_one_after_the_other(each_server: Binaries) -> None:
+    """What a process waited for that had the same place in shared memory before does not count."""
+    sessions = 12
+    settings = SETTINGS | {"max_connections": 8}
+    with (
+        tracing(each_server, settings) as cluster,
+        session(cluster) as admin,
+        session(cluster) as holder,
+    ):
+        admin.execute("CREATE TABLE queue (n int)")
+        for _ in range(sessions):
+            holder.execute("BEGIN; LOCK TABLE queue")
+            with traced(cluster, keep_lock_wait=50) as client:
+                waiter = threading.Thread(target=client.execute, args=("SELECT * FROM queue",))
+                waiter.start()
+                until_it_waits(admin, client, "Lock")
+                time.sleep(0.15)
+                holder.execute("ROLLBACK")
+                waiter.join()
+                client.execute("SELECT 1")
+        query = "SELECT count(*) FROM sql_trace_kept() WHERE cause = 'lock_wait'"
+        assert one(admin, query) == sessions
+
+
 def test_classes_of_errors(keeping: Cluster, admin: Connection) -> None:
     with traced(keeping, keep_sqlstates="22,57014") as client:
         provoke(client, "SELECT 1/0")  # 22012

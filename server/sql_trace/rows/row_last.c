@@ -26,7 +26,6 @@ static int	nlast = 0;
 static int	room = 0;
 static int	last_every = 0;
 static Oid	last_role = InvalidOid;
-static bool read_meanwhile = false;
 
 /* As the statement calls the relation that a node reads, or nothing */
 static const char *
@@ -61,11 +60,8 @@ relation_name(const PlanState *node)
 void
 row_last_keep(RowQuery *query)
 {
-	if (read_meanwhile)
-	{
-		read_meanwhile = false;
+	if (query->reads_last)
 		return;
-	}
 	if (memory == NULL)
 		memory = AllocSetContextCreate(TopMemoryContext, "row sources of the last statement",
 									   ALLOCSET_DEFAULT_SIZES);
@@ -111,8 +107,8 @@ Datum
 sql_trace_row_sources(PG_FUNCTION_ARGS)
 {
 	InitMaterializedSRF(fcinfo, 0);
-	if (row_queries)
-		read_meanwhile = true;
+	for (RowQuery *each = row_queries; each; each = each->outer)
+		each->reads_last |= row_query_runs(each);
 	if (nlast == 0 || !sql_may_see(last_role))
 		return (Datum) 0;
 	for (int i = 0; i < nlast; i++)

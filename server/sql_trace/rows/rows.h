@@ -196,6 +196,7 @@ typedef struct RowQuery
 	bool		begun;
 	bool		wrapped;
 	bool		collected;
+	bool		reads_last;		/* the row sources of the statement before, which it does not replace */
 	const char *refused;		/* why nothing was measured, or NULL */
 	Row		   *rows;			/* in the order of a walk from the root */
 	int			nrows;
