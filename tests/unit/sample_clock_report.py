@@ -52,7 +52,7 @@ def sample_setup(
     return Setup(clocksource, ("tsc",), leaves, leaves.invariant, architecture, trust)
 
 
-def sample_clock(name: str = "tsc", read_ns: float = 8.0, noise_pct: float = 1.0) -> ClockResult:
+def sample_clock(name: str = "tsc", read_ns: float = 8.0) -> ClockResult:
     """A clock that was read for a second."""
     return ClockResult(
         name=name,
@@ -62,7 +62,6 @@ def sample_clock(name: str = "tsc", read_ns: float = 8.0, noise_pct: float = 1.0
         differences=10_000,
         mean_ns=read_ns + 1,
         read_ns=read_ns,
-        read_noise_pct=noise_pct,
         loop_ns=1.0,
         step_ns=7.5,
         p50_ns=9.0,
@@ -156,15 +155,12 @@ def sample() -> ClockReport:
                     stolen_ms=0,
                 )
             ],
-            interrupts={"LOC Local timer interrupts": 250},
         ),
         meaning=[
             Meaning(
                 what="a row",
                 server="19",
                 clock="tsc",
-                reads=2,
-                readings_ns=16.0,
                 cost_ns=Span(lo=15.0, likely=20.0, hi=30.0),
             )
         ],

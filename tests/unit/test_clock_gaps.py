@@ -15,37 +15,22 @@ from pgtare.observing.clock.distribution import NS, Distribution
 from pgtare.observing.clock.schema import Gaps
 from tests.unit.sample_clock_report import even
 
-INTERRUPTS = """           CPU0       CPU1
- 24:          1          7  IO-APIC   5-edge      ACPI:Ged
-LOC:        100        250   Local timer interrupts
-ERR:          3
-"""
-
-
-def test_interrupts_of_one_processor() -> None:
-    assert gaps.interrupts(INTERRUPTS, 1) == {"24 ACPI:Ged": 7, "LOC Local timer interrupts": 250}
-    assert gaps.interrupts(INTERRUPTS, 9) == {"24 ACPI:Ged": 0, "LOC Local timer interrupts": 0}
-    assert gaps.interrupts("", 0) == {}
-
-
 def test_time_lost_is_what_gaps_took_beyond_a_reading() -> None:
     # 10,000 readings of 10 ns and one gap of 100 µs: half the time
     deltas = np.full(10_001, 10, np.int64)
     deltas[5_000] = 100_010
     recording = probe.replay(np.concatenate([[0], np.cumsum(deltas)]).astype(np.uint64))
     seen = Distribution.of(recording, NS)
-    before, after = {"LOC timer": 5}, {"LOC timer": 9}
-    found = gaps.gaps("tsc", recording, seen, before, after, hypervisor=True)
+    found = gaps.gaps("tsc", recording, seen, hypervisor=True)
     assert found is not None
     assert found.count == 1
     assert found.lost_pct == pytest.approx(50.0, abs=0.01)
     assert found.longest[0].duration_ns == 100_010
-    assert found.interrupts == {"LOC timer": 4}
 
 
 def gaps_of(recording: probe.ProbeRun) -> Gaps:
     seen = Distribution.of(recording, NS)
-    found = gaps.gaps("monotonic", recording, seen, {}, {}, hypervisor=False)
+    found = gaps.gaps("monotonic", recording, seen, hypervisor=False)
     assert found is not None
     return found
 
@@ -102,6 +87,6 @@ def test_a_thread_that_is_kept_from_running_shows_as_a_context_switch() -> None:
 def test_a_clock_that_never_moved_has_no_gaps() -> None:
     recording = probe.replay(np.full(100, 7, np.uint64))
     seen = Distribution.of(recording, NS)
-    assert gaps.gaps("tsc", recording, seen, {}, {}, hypervisor=False) is None
+    assert gaps.gaps("tsc", recording, seen, hypervisor=False) is None
     assert recording.still_longest == 99
     assert probe.replay(even(1)).differences == 0

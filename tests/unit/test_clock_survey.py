@@ -93,26 +93,6 @@ def test_a_clock_that_is_slewed_and_read_coarsely_has_no_step() -> None:
     assert counter_frequency.step_ns(first, last, [HZ * 1.1] * 20) < 0
 
 
-def test_bogomips_are_twice_the_mhz_of_an_x86_and_nothing_elsewhere() -> None:
-    assert (
-        counter_frequency.bogomips_hz("flags\t: fpu\nflags : x\nbogomips\t: 5200.00\n")
-        == 2_600_000_000
-    )
-    assert counter_frequency.bogomips_hz("Features : fp\nBogoMIPS : 50.00\n") is None
-
-
-@pytest.mark.parametrize(
-    ("hz", "message"), [(2_600_002_000, "agrees within"), (2_600_100_000, "further off than")]
-)
-def test_bogomips_agree_only_within_their_steps(
-    monkeypatch: pytest.MonkeyPatch, hz: int, message: str
-) -> None:
-    monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
-    monkeypatch.setattr(counter_frequency, "bogomips_hz", lambda text: 2_600_000_000)
-    found = counter_frequency.frequency(Pair(0, 0, 50), Pair(hz, NS, 50), [], Leaves(True), False)
-    assert found.stated[0].note == f"{message} its steps of 1.9 ppm"
-
-
 def test_a_clock_that_moves_with_the_kernels_tick_is_weighed_in_longer_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -249,4 +229,3 @@ def test_a_stall_does_not_move_the_cost_of_a_reading() -> None:
     found = cost_of(groups)
     assert found.read_ns == pytest.approx(10.5)
     assert found.loop_ns == pytest.approx(2.0)
-    assert found.noise_pct == pytest.approx(100 * 0.5 / 10.5)

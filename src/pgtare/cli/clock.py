@@ -18,8 +18,7 @@ from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.observing.clock import show
 from pgtare.observing.clock.clocks import BY_NAME
-from pgtare.observing.clock.consequences import ROW, SYSTEM
-from pgtare.observing.clock.explain_timing import node_calls, plan_timing
+from pgtare.observing.clock.consequences import ROW, SYSTEM, node_calls, plan_timing
 from pgtare.observing.clock.schema import ClockReport
 from pgtare.observing.clock.survey import Request, Tick, planned_s, survey
 

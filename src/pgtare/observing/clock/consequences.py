@@ -1,16 +1,26 @@
-"""What the measured clock means for PostgreSQL: what timing a row, an I/O and a wait costs.
+"""What the measured clock means for PostgreSQL: what timing a row, an I/O, a wait, a plan costs.
 
 The costs are bounds with a likely value between them, added up as if all were wrong in the same
 direction; they are no confidence intervals. PostgreSQL up to 18 reads CLOCK_MONOTONIC. If 19
 chooses the counter, it reads RDTSC for rows and RDTSCP for I/O.
+
+EXPLAIN ANALYZE reads the clock when a node is called and again when it returns. A call returns one
+row, or reports the end, so a node is called once more in each loop than it returns rows. A node
+that delivers a whole hash table or bitmap is called once in each loop. A parent that stops early
+saves the last call of a loop; that call is counted all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, Span
+from pgtare.errors import UsageError
+from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, PlanTiming, Span
 from pgtare.postgres.io_timing import io_readings
 
 #: The clock of PostgreSQL up to 18, and that of 19 if it takes the counter.
@@ -26,11 +36,11 @@ def _between(lo: float, likely: float, hi: float) -> Span:
 
 
 #: What InstrStartNode and InstrStopNode do under TIMING besides two readings, in ns. Until 15
-#: an instr_time is a struct timespec, whose differences need carrying; from 16 on it is a number.
+#: an instr_time is a struct timespec, whose differences need carrying: that takes up to 12 ns.
 #: Below zero if the processor does it along with other work. Measured on a 2.5 GHz Xeon (virtual
 #: machine), as docs/questions.md says.
-_PAIR_WORK_15_NS = _between(-1, 6, 12)
 _PAIR_WORK_NS = _between(-1, 4, 10)
+_PAIR_WORK_15_TO_18_NS = _between(-1, 4, 12)
 #: How much more a reading costs amid other work than in a loop; measured by the same.
 _IN_PLACE = _between(1, 1.05, 1.15)
 #: What track_io_timing does besides reading the clock, for each I/O, in ns: assumed.
@@ -38,6 +48,10 @@ _IO_WORK_NS = _between(0, 10, 20)
 #: What folding a captured wait into the counters costs besides two readings, in ns:
 #: docs/wait-events.md.
 _WAIT_WORK_NS = _between(6.5, 7.2, 8.5)
+
+#: Nodes that hand over a whole hash table or bitmap in one call.
+_AT_ONCE = frozenset({"Hash", "Bitmap Index Scan", "BitmapAnd", "BitmapOr"})
+_HOW = "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) writes what is needed (psql -XAtc)"
 
 ROW = "EXPLAIN (TIMING), row and node"
 _IO = "track_io_timing, read or write"
@@ -52,18 +66,11 @@ class _Timed:
     """The first of these that was read."""
     cost: Callable[[float], Span]
     """Of what a reading costs, in ns."""
-    reads: int = 2
 
 
-def _call(read_ns: float) -> Span:
+def _call(work_ns: Span) -> Callable[[float], Span]:
     """What TIMING adds to one call of a node: what a row costs in each node it passes."""
-    return _IN_PLACE.scaled(2 * read_ns) + _PAIR_WORK_NS
-
-
-def _call_15_to_18(read_ns: float) -> Span:
-    """The same as on 16 to 18, its bounds wide enough for 15."""
-    newer, older = _call(read_ns), _IN_PLACE.scaled(2 * read_ns) + _PAIR_WORK_15_NS
-    return _between(min(newer.lo, older.lo), newer.likely, max(newer.hi, older.hi))
+    return lambda read_ns: _IN_PLACE.scaled(2 * read_ns) + work_ns
 
 
 def _io(major: int) -> Callable[[float], Span]:
@@ -76,14 +83,14 @@ def _wait(read_ns: float) -> Span:
 
 
 _TIMED = (
-    _Timed(ROW, "15-18", (SYSTEM,), _call_15_to_18),
+    _Timed(ROW, "15-18", (SYSTEM,), _call(_PAIR_WORK_15_TO_18_NS)),
     _Timed(_IO, "15-17", (SYSTEM,), _io(15)),
-    _Timed(_IO, "18", (SYSTEM,), _io(18), 4),
+    _Timed(_IO, "18", (SYSTEM,), _io(18)),
     _Timed(_WAIT, "15-18", (*_COUNTERS, SYSTEM), _wait),
 )
 _TIMED_19 = (
-    _Timed(ROW, "19", (_COUNTER,), _call),
-    _Timed(_IO, "19", (_COUNTER_IO,), _io(19), 4),
+    _Timed(ROW, "19", (_COUNTER,), _call(_PAIR_WORK_NS)),
+    _Timed(_IO, "19", (_COUNTER_IO,), _io(19)),
 )
 
 
@@ -98,15 +105,56 @@ def meaning(clocks: Iterable[ClockResult], choice: Choice, counter: bool = True)
         taken = [name for name in one.clocks if counter or name not in _COUNTERS]
         name = next((name for name in taken if name in by_name), None)
         if name is not None:
-            read_ns = by_name[name].read_ns
-            found.append(
-                Meaning(
-                    what=one.what,
-                    server=one.server,
-                    clock=name,
-                    reads=one.reads,
-                    readings_ns=one.reads * read_ns,
-                    cost_ns=one.cost(read_ns),
-                )
-            )
+            cost = one.cost(by_name[name].read_ns)
+            found.append(Meaning(what=one.what, server=one.server, clock=name, cost_ns=cost))
     return found
+
+
+def node_calls(path: Path) -> int:
+    """The timed calls of all nodes of a plan, in all processes.
+
+    path: what EXPLAIN (ANALYZE, FORMAT JSON) or auto_explain wrote. Raises UsageError.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as ex:
+        raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
+    except (ValueError, RecursionError) as ex:
+        raise UsageError(f"{path} is not JSON: {_HOW}") from ex
+    if isinstance(document, list) and len(document) == 1:
+        document = document[0]
+    if not isinstance(document, dict) or not isinstance(document.get("Plan"), dict):
+        raise UsageError(f"{path} is not one plan of PostgreSQL: {_HOW}")
+    return round(sum(_calls(node, path) for node in _nodes(document["Plan"])))
+
+
+def plan_timing(path: Path, calls: int, call_ns: Span) -> PlanTiming:
+    """What TIMING adds to a plan with that many calls, at that cost of a call in ns."""
+    return PlanTiming(
+        source=str(path),
+        calls=calls,
+        call_ns=call_ns,
+        timing_ms=call_ns.scaled(calls * 1e-6),
+    )
+
+
+def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The nodes of a plan, without recursion, as a file may nest them as deeply as it likes."""
+    waiting: list[Any] = [plan]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            below = node.get("Plans", [])
+            waiting += below if isinstance(below, list) else [below]
+
+
+def _calls(node: Mapping[str, Any], path: Path) -> float:
+    rows, loops = (_count(node.get(name), path) for name in ("Actual Rows", "Actual Loops"))
+    return loops if node.get("Node Type") in _AT_ONCE else rows * loops + loops
+
+
+def _count(value: object, path: Path) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise UsageError(f"{path} does not have the actual rows and loops of each node: {_HOW}")
+    return value

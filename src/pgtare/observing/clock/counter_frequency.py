@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.clock import probe
@@ -143,22 +141,11 @@ def _judged(by: str, hz: int, calibrated: float, error_ppm: float, doubt: str | 
 
 
 def _kernel(calibrated: float, error_ppm: float) -> Stated:
-    """The kernel's own figure: from a perf event's page, else from the BogoMIPS it derives."""
+    """The kernel's own figure, from the page of a perf event."""
     rate = probe.kernel_rate()
-    if not isinstance(rate, int):
-        mult, shift = rate
-        by, by_page = "kernel (perf event page)", round((NS << shift) / mult)
-        return _judged(by, by_page, calibrated, error_ppm, None)
-    if (hz := bogomips_hz(Path("/proc/cpuinfo").read_text())) is not None:
-        step, off = 1e6 * 5000 / hz, 1e6 * abs(hz / calibrated - 1)
-        within = f"{_TRUSTED} within" if off <= step else "further off than"
-        doubt = f"{within} its steps of {step:.1f} ppm"
-        return _judged("kernel (BogoMIPS)", hz, calibrated, error_ppm, doubt)
-    note = f"not available: {os.strerror(rate)}"
-    return Stated(by="kernel", hz=None, difference_ppm=None, note=note)
-
-
-def bogomips_hz(cpuinfo: str) -> int | None:
-    """The TSC's frequency that x86 kernels print as BogoMIPS, twice its MHz; None elsewhere."""
-    found = re.search(r"^bogomips\s*:\s*([\d.]+)$", cpuinfo, re.MULTILINE)
-    return round(float(found[1]) * 500_000) if found and "\nflags" in cpuinfo else None
+    if isinstance(rate, int):
+        note = f"not available: {os.strerror(rate)}"
+        return Stated(by="kernel", hz=None, difference_ppm=None, note=note)
+    mult, shift = rate
+    hz = round((NS << shift) / mult)
+    return _judged("kernel (perf event page)", hz, calibrated, error_ppm, None)

@@ -74,17 +74,14 @@ def log2_histogram(by_ns: dict[int, int]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Cost:
-    """ns a reading takes by itself, how that varied, and what the recording loop adds."""
+    """ns a reading takes by itself, and what the recording loop adds."""
 
     read_ns: float
-    noise_pct: float
     loop_ns: float
 
 
 def cost_of(groups: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> Cost:
     """From repetitions of batches, each in both loops: medians, which a stall does not move."""
-    reads = [float(np.median(only)) for only, _ in groups]
-    read = float(np.median(reads))
+    read = float(np.median([np.median(only) for only, _ in groups]))
     loop = float(np.median([np.median(both - only) for only, both in groups]))
-    noise = 100 * (max(reads) - min(reads)) / 2 / read if read else 0.0
-    return Cost(read, noise, max(0.0, loop))
+    return Cost(read, max(0.0, loop))

@@ -342,6 +342,13 @@ def _new(lib: ctypes.CDLL) -> ctypes._Pointer[_Run]:
     return run
 
 
+#: What is named alike in the structure and in the value.
+_SAME = (
+    *("differences", "backward", "backward_largest", "still_longest"),
+    *("opened", "first", "last", "closed", "elapsed_ns"),
+)
+
+
 def _taken(run: _Run, interrupted: bool) -> ProbeRun:
     """The run as values; small and far differences in one ascending list."""
     direct = np.ctypeslib.as_array(run.direct)
@@ -355,15 +362,7 @@ def _taken(run: _Run, interrupted: bool) -> ProbeRun:
         ticks=np.array([one[0] for one in found], np.int64),
         counts=np.array([one[1] for one in found], np.uint64),
         switched=np.array([one[2] for one in found], np.uint64),
-        differences=run.differences,
-        backward=run.backward,
-        backward_largest=run.backward_largest,
-        still_longest=run.still_longest,
-        opened=run.opened,
-        first=run.first,
-        last=run.last,
-        closed=run.closed,
-        elapsed_ns=run.elapsed_ns,
+        **{name: getattr(run, name) for name in _SAME},
         interrupted=interrupted,
         gaps=tuple(
             Gap(

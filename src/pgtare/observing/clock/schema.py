@@ -38,7 +38,6 @@ class ClockResult(Model):
     differences: int = Field(description="differences between two readings in succession")
     mean_ns: float = Field(description="average time of a loop, everything included")
     read_ns: float = Field(description="what a reading costs in a loop that does nothing else")
-    read_noise_pct: float = Field(description="half the range of that over its repetitions")
     loop_ns: float = Field(description="what the recording loop adds to a reading")
     step_ns: float | None = Field(description="the smallest difference above 0: its resolution")
     p50_ns: float | None = Field(description="median difference")
@@ -129,9 +128,6 @@ class Gaps(Model):
     lost_pct: float = Field(description="time beyond an ordinary reading, as a share of all")
     causes: list[Cause] = Field(description="the share by cause")
     longest: list[Gap] = Field(description="the longest")
-    interrupts: dict[str, int] = Field(
-        description="interrupts on that processor in the time observed"
-    )
 
 
 class Choice(Model):
@@ -187,11 +183,7 @@ class Meaning(Model):
     what: str = Field(description="what is timed")
     server: str = Field(description="the versions of PostgreSQL")
     clock: str = Field(description="the clock they read")
-    reads: int = Field(description="readings for one of these, the most there are")
-    readings_ns: float = Field(
-        description="readings times their cost in a loop: a part of `cost_ns`"
-    )
-    cost_ns: Span = Field(description="with the other work")
+    cost_ns: Span = Field(description="its readings, and the work next to them")
 
 
 class PlanTiming(Model):

@@ -63,7 +63,6 @@ class _Found:
     reads: list[_Read] = field(default_factory=list)
     first: Pair | None = None
     repeated: list[float] = field(default_factory=list)
-    around: tuple[dict[str, int], dict[str, int]] | None = None
     cores: Cores | None = None
     system_cores: Cores | None = None
     interrupted: bool = False
@@ -128,7 +127,6 @@ def _measure(
     for clock in clocks:
         with _pinned(cpu):
             cost = weigh(clock)
-        before = clock_gaps.interrupts_now(cpu)
         recording = probe.record(
             clock,
             seconds[clock.name],
@@ -136,8 +134,6 @@ def _measure(
             per_ns if clock.counter else 1.0,
             lambda now, done=done, clock=clock: tick(done + now, clock.name),  # type: ignore[misc]
         )
-        if clock is gaps_clock:
-            found.around = before, clock_gaps.interrupts_now(cpu)
         found.reads.append(_Read(clock, cost, recording))
         done += seconds[clock.name]
         if recording.interrupted:
@@ -219,14 +215,9 @@ def _report(
     for read in found.reads:
         seen = Distribution.of(read.recording, hz if read.clock.counter else NS)
         results.append(result(read.clock, read.cost, read.recording, seen))
-        if read.clock is gaps_clock and found.around is not None:
-            gaps = clock_gaps.gaps(
-                read.clock.name,
-                read.recording,
-                seen,
-                *found.around,
-                hypervisor=setup.leaves.hypervisor is not None,
-            )
+        if read.clock is gaps_clock:
+            hypervisor = setup.leaves.hypervisor is not None
+            gaps = clock_gaps.gaps(read.clock.name, read.recording, seen, hypervisor)
     diagnosis = diagnose(setup, results, frequency, found.cores, found.system_cores)
     for one in results:
         if one.source == "vDSO or system call":
@@ -264,7 +255,6 @@ def result(clock: Clock, cost: Cost, recording: ProbeRun, seen: Distribution) ->
         differences=recording.differences,
         mean_ns=recording.elapsed_ns / max(recording.differences, 1),
         read_ns=cost.read_ns,
-        read_noise_pct=cost.noise_pct,
         loop_ns=cost.loop_ns,
         step_ns=ns(seen.step()),
         p50_ns=ns(seen.quantile(0.5)),
