@@ -109,7 +109,6 @@ def test_the_reader_leaves_no_trace_of_its_own(timed: Cluster, observer: Connect
     count = one(observer, query)
     dsn = timed.dsn(options="-c work_mem=5MB")
     with open_reader(dsn) as reader:
-        assert reader.uncounted
         assert reader.rows("SHOW work_mem") == [("5MB",)]
         reader.snapshot()
     assert one(observer, query) - count <= count - start + 1

@@ -236,8 +236,8 @@ def test_the_least_share_holds_the_truth() -> None:
 
 def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> None:
     """Beside no sample of computing a thousandth of a session would be all of the active time."""
-    before = CountedWaits(NOW, {LOCK_WAIT: 0.0}, NOW)
-    after = CountedWaits(NOW + timedelta(seconds=3), {LOCK_WAIT: 3.0}, NOW)
+    before = CountedWaits(NOW, {LOCK_WAIT: 0.0})
+    after = CountedWaits(NOW + timedelta(seconds=3), {LOCK_WAIT: 3.0})
     found = waiting.profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
     assert found is not None
     assert found.exact
@@ -249,9 +249,9 @@ def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> Non
 
 def test_waits_that_were_reset_in_between_are_sampled() -> None:
     """Also if only those of one process were, which changes no time of a reset."""
-    before = CountedWaits(NOW, {LOCK_WAIT: 0.0}, NOW, resets=2)
+    before = CountedWaits(NOW, {LOCK_WAIT: 0.0}, resets=2)
     for resets, exact in ((2, True), (4, False)):
-        after = CountedWaits(NOW + timedelta(seconds=3), {LOCK_WAIT: 3.0}, NOW, resets)
+        after = CountedWaits(NOW + timedelta(seconds=3), {LOCK_WAIT: 3.0}, resets)
         found = waiting.profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
         assert found is not None
         assert found.exact == exact

@@ -14,7 +14,7 @@ from pgtare.observing.doctor.observed import DoctorFacts, Look, Texts
 from pgtare.observing.doctor.queries import quoted
 from pgtare.observing.findings.model import Finding, Sure, of_setting
 from pgtare.observing.findings.remedies import set_at_once
-from pgtare.observing.findings.words import spent
+from pgtare.observing.findings.words import short, spent
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05
@@ -113,7 +113,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
         return None
     severe = max(lost, occupancy) >= CRITICAL_LOST or waited >= CRITICAL_WAITED
     seen = [
-        f"{rate(swept)} deallocations/s, {rate(evicted)} entries evicted/s of "
+        f"{numbers.rate(swept)} deallocations/s, {numbers.rate(evicted)} entries evicted/s of "
         f"{found.max:,} places: as many as there are in {spent(turnover_s)}",
         f"where that was measured (2 processors), a sweep of {found.max:,} entries took "
         f"{spent(found.sweep_ms / 1000)}, by which the table is locked for sweeps "
@@ -131,7 +131,7 @@ def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str
     if found.since_reset_per_s is not None:
         seen.append(
             f"since the statistics were reset: {found.deallocations_since_reset:,} deallocations, "
-            f"{rate(found.since_reset_per_s)}/s"
+            f"{numbers.rate(found.since_reset_per_s)}/s"
         )
     if found.distinct == math.inf:
         seen.append("hardly any statement was there at both looks: they are new ones all the time")
@@ -227,8 +227,8 @@ def _churn(found: Statements, families: Sequence[churn.Family], entries: int) ->
                 title=f"{family.kind} {fill} {100 * share:.0f} % of pg_stat_statements",
                 evidence=[
                     f"{family.members:,} of {entries:,} entries differ in that only: "
-                    f"{_short(family.pattern)}",
-                    f"for example {_short(family.example)}",
+                    f"{short(family.pattern, 100)}",
+                    f"for example {short(family.example, 100)}",
                 ],
                 why=cure.because,
                 remedy=[cure.remedy.format(max=_enough(found) or 2 * found.max)],
@@ -296,12 +296,3 @@ def _planning(found: Statements) -> Finding:
         because="what it costs here was not measured: "
         "`pgtare weigh pg_stat_statements/planning --dsn …` does",
     )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 100 else text[:99] + "…"
-
-
-def rate(value: float) -> str:
-    """A rate a second: whole if it is large."""
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

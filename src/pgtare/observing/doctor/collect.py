@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from pgtare.observing.doctor import queries
 from pgtare.observing.doctor.model import Clock, Server, Unseen
@@ -92,24 +93,19 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         settings.update(_read_capture(session, waits))
         if settings.get(f"{WAITS}.capture", "off") == "off":
             waits = None
-    if waits is not None:
-        wrong = _wrong_version(session, waits, database, standby)
-        if wrong is not None:
-            unseen.append(Unseen(what=WAITS, why=wrong.why, remedy=wrong.remedy))
-            waits = None
     waits_clock = None
     if waits is not None:
+        info: dict[str, Any] = {}
         with contextlib.suppress(Unreadable):
-            ((waits_clock,),) = session.rows(queries.WAITS_CLOCK, waits.schema)
+            ((info,),) = session.rows(queries.WAITS_INFO, waits.schema)
+        wrong = _wrong_version(session, waits, info.get("version"), database, standby)
+        if wrong is None:
+            waits_clock = info.get("clock_reason")
+        else:
+            unseen.append(Unseen(what=WAITS, why=wrong.why, remedy=wrong.remedy))
+            waits = None
     return DoctorFacts(
-        server=Server(
-            version=version,
-            standby=standby,
-            started=started,
-            database=database,
-            role=role,
-            sees_all=sees_all,
-        ),
+        server=Server.of_row((version, standby, started, database, role, sees_all)),
         settings=settings,
         sources=sources,
         statements=statements,
@@ -141,12 +137,10 @@ def _read_kept(session: Session, extension: Extension | None) -> tuple[KeptByCau
 
 
 def _wrong_version(
-    session: Session, waits: Extension, database: str, standby: bool
+    session: Session, waits: Extension, library: str | None, database: str, standby: bool
 ) -> Mismatch | None:
     """Why exact waits cannot be read, if library, extension and this command do not go together."""
-    try:
-        ((library,),) = session.rows(queries.WAITS_LIBRARY, waits.schema)
-    except Unreadable:
+    if library is None:
         return None
     found = ModuleVersions(
         WAITS,
@@ -248,14 +242,14 @@ def _mend(ex: Unreadable, facts: DoctorFacts) -> str:
 
 
 def _read_waits(session: Session, schema: str, taken: datetime) -> CountedWaits:
-    ((reset, resets),) = session.rows(queries.WAITS_RESET, schema)
+    ((info,),) = session.rows(queries.WAITS_INFO, schema)
     rows = session.rows(queries.WAITS, schema)
     read_ns = steady_clock.now_ns()
     ms = {Event(kind, name, idle): total for _, kind, name, idle, total in rows if kind is not None}
     timed = sum(total for _, kind, *_, total in rows if kind is None)
     ((captured,),) = session.rows(queries.CAPTURED, schema)
     at = rows[0][0] if rows else taken
-    return CountedWaits(at, ms, reset, resets, timed if captured else None, read_ns)
+    return CountedWaits(at, ms, info["resets"], timed if captured else None, read_ns)
 
 
 def read_entries(session: Session, schema: str, taken: datetime) -> StatementEntries:

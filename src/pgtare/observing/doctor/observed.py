@@ -121,21 +121,20 @@ class Deallocations:
 
 @dataclass(frozen=True)
 class CountedWaits:
-    """ms waited by event at one moment, and when they were reset last and how often.
+    """ms waited by event at one moment, and how often they were reset.
 
     captured_ms: all of the time of the processes that waited; None if sessions are not captured.
     """
 
     taken: datetime
     ms: dict[Event, float]
-    reset: datetime
     resets: int = 0
     captured_ms: float | None = None
     read_ns: int | None = None
 
     def since(self, before: CountedWaits) -> ActiveSessions | None:
         """What sessions did since another look; None if the counters were reset in between."""
-        if (before.reset, before.resets) != (self.reset, self.resets):
+        if before.resets != self.resets:
             return None
         captured = None
         if before.captured_ms is not None and self.captured_ms is not None:

@@ -175,22 +175,11 @@ FROM pg_stat_activity a LEFT JOIN {schema}.wait_event_timing_sessions() s USING 
 WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()""",
     _CAPTURES,
 )
-WAITS_RESET = Query(
-    "reset of the waits",
-    "whether the waits were reset in between",
-    "SELECT stats_reset, resets FROM {schema}.wait_event_timing_info()",
-    _CAPTURES,
-)
-WAITS_LIBRARY = Query(
-    "version of the library",
-    "whether the waits are counted by a library that this pgtare can read",
-    "SELECT version FROM {schema}.wait_event_timing_info()",
-    _CAPTURES,
-)
-WAITS_CLOCK = Query(
-    "clock of the waits",
-    "whether the kernel still trusts the clock that waits are timed by",
-    "SELECT clock_reason FROM {schema}.wait_event_timing_info()",
+WAITS_INFO = Query(
+    "the module of the waits",
+    "its version, whether the waits were reset in between, and whether the kernel still trusts the "
+    "clock that they are timed by",
+    "SELECT to_jsonb(i) FROM {schema}.wait_event_timing_info() i",
     _CAPTURES,
 )
 WAITS_FILES = Query(

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from pgtare.kit import labelled_text, numbers
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.doctor.check_statements import rate
 from pgtare.observing.doctor.model import (
     FEWEST_HITS,
     Observer,
@@ -112,7 +111,8 @@ def _figures(found: Statements) -> Table:
     elif not found.deallocations_per_s:
         now = "none"
     else:
-        now = f"{rate(found.deallocations_per_s)}/s, {rate(found.evicted_per_s or 0.0)} entries/s"
+        evicted = numbers.rate(found.evicted_per_s or 0.0)
+        now = f"{numbers.rate(found.deallocations_per_s)}/s, {evicted} entries/s"
     rows.append(("evictions", now))
     if found.since_reset_per_s is not None and found.stats_reset is not None:
         reset = found.stats_reset.astimezone()
@@ -120,7 +120,7 @@ def _figures(found: Statements) -> Table:
             (
                 "",
                 f"{found.deallocations_since_reset:,} deallocations since the reset of "
-                f"{reset:%Y-%m-%d %H:%M %Z}, {rate(found.since_reset_per_s)}/s",
+                f"{reset:%Y-%m-%d %H:%M %Z}, {numbers.rate(found.since_reset_per_s)}/s",
             )
         )
     if found.median_age_s is not None:

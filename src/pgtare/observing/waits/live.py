@@ -69,8 +69,7 @@ def _sample(reader: Reader, seconds: float) -> CpuSamples | None:
     seen: Counter[int] = Counter()
     looks = 0
     while True:
-        for (_, query_id), n in reader.on_cpu().items():
-            seen[query_id] += n
+        seen.update(reader.on_cpu())
         looks += 1
         left = end - time.monotonic()
         if left <= 0:

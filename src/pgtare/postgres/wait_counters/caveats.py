@@ -21,18 +21,32 @@ PARTIAL = (
     "and processes are those of this user only, and it is not known which sessions are not "
     "captured; GRANT pg_read_all_stats to this user shows all"
 )
+#: What counters may lack, by the name in `Losses`: in words, and what is counted of it.
+_LOST = {
+    "missed": ("seen but not counted (missed): {}", "wait", "waits"),
+    "statements_missed": ("in no statement's sums (statements_missed): {}", "wait", "waits"),
+    "statements_evicted": (
+        "made way for others in the table of statements (statements_evicted): {}; so times of "
+        "statements are too low: raise wait_event_timing.statements_max",
+        "pair of statement and event",
+        "pairs of statement and event",
+    ),
+    "overflows": ("counted under Other (overflows): {}", "wait", "waits"),
+    "skipped": (
+        "left out of a reading (skipped), as a process was stopped in the midst of a change: {}",
+        "process or part of the table of statements",
+        "processes or parts of the table of statements",
+    ),
+}
 
 
 def between(before: Snapshot, after: Snapshot) -> tuple[str, ...]:
     """What the difference of two snapshots lacks, one sentence each."""
     grown = Losses(
-        missed=max(0, after.losses.missed - before.losses.missed),
-        statements_missed=max(0, after.losses.statements_missed - before.losses.statements_missed),
-        statements_evicted=max(
-            0, after.losses.statements_evicted - before.losses.statements_evicted
-        ),
-        overflows=max(0, after.losses.overflows - before.losses.overflows),
-        skipped=max(0, after.losses.skipped - before.losses.skipped),
+        **{
+            name: max(0, getattr(after.losses, name) - getattr(before.losses, name))
+            for name in _LOST
+        }
     )
     clients = (
         max(before.clients, after.clients, key=_uncaptured)
@@ -65,40 +79,11 @@ def of_clients(clients: tuple[Client, ...] | None) -> tuple[str, ...]:
 
 def of_losses(losses: Losses) -> tuple[str, ...]:
     """Which waits are not in the counters."""
-    losses_found = []
-    if losses.missed:
-        losses_found.append(
-            f"seen but not counted (missed): {numbers.counted(losses.missed, 'wait')}"
-        )
-    if losses.statements_missed:
-        losses_found.append(
-            "in no statement's sums (statements_missed): "
-            + numbers.counted(losses.statements_missed, "wait")
-        )
-    if losses.statements_evicted:
-        losses_found.append(
-            "made way for others in the table of statements (statements_evicted): "
-            + numbers.counted(
-                losses.statements_evicted,
-                "pair of statement and event",
-                "pairs of statement and event",
-            )
-            + "; so times of statements are too low: raise wait_event_timing.statements_max"
-        )
-    if losses.overflows:
-        losses_found.append(
-            f"counted under Other (overflows): {numbers.counted(losses.overflows, 'wait')}"
-        )
-    if losses.skipped:
-        losses_found.append(
-            "left out of a reading (skipped), as a process was stopped in the midst of a change: "
-            + numbers.counted(
-                losses.skipped,
-                "process or part of the table of statements",
-                "processes or parts of the table of statements",
-            )
-        )
-    return tuple(losses_found)
+    return tuple(
+        said.format(numbers.counted(count, one, many))
+        for name, (said, one, many) in _LOST.items()
+        if (count := getattr(losses, name))
+    )
 
 
 def hides_much(*looks: tuple[Client, ...] | None) -> bool:

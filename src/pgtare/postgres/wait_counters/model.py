@@ -19,10 +19,7 @@ class _Model(Model):
 
 
 class Counters(_Model):
-    """Waits that have ended: how many, how long in ms, and by power of two of their length.
-
-    running_ms is the time of waits that still go on, up to now.
-    """
+    """Waits that have ended: how many, how long in ms, and by power of two of their length."""
 
     waits: int = Field(default=0, description="waits that ended")
     calls: int = Field(default=0, description="reports of the server that they are made of")
@@ -84,7 +81,7 @@ class Statement:
 
 
 class StatementRow(_Model):
-    """One event in one statement. identity: of its entry; None if there is none, or it is unknown.
+    """One event in one statement.
 
     An entry that made way for others and came back counts from zero and has another identity.
     """
@@ -117,7 +114,7 @@ class Session(_Model):
 
 
 class Client(_Model):
-    """A client session, and what is captured in it: None if the module is not loaded there."""
+    """A client session, and what is captured in it."""
 
     pid: int = Field(description="process number")
     started: datetime = Field(description="when it began")
@@ -132,13 +129,7 @@ class Client(_Model):
 
 
 class Losses(_Model):
-    """What the counters lack since the last reset, and how often any of them were reset.
-
-    resets: None if the module does not count them. missed: waits seen but not counted.
-    statements_missed: waits that found the table of statements busy. statements_evicted: pairs of
-    statement and event that made way. overflows: waits that are counted under Other. skipped:
-    processes and parts of the table of statements that were busy when somebody read them.
-    """
+    """What the counters lack since the last reset, and how often any of them were reset."""
 
     resets: int | None = Field(
         default=None, description="how often counters were reset; `null`: not counted"
@@ -157,10 +148,7 @@ class Losses(_Model):
 
 
 class Timed(_Model):
-    """The time of which the waits of some processes are parts, of those that ended as well.
-
-    processes: those there now whose waits are captured.
-    """
+    """The time of which the waits of some processes are parts, of those that ended as well."""
 
     processes: int = Field(description="those there whose waits are captured")
     total_ms: float = Field(description="the time of which the waits are parts")
@@ -175,12 +163,7 @@ class ReaderClock(_Model):
 
 
 class Snapshot(Document):
-    """All counters of a server at one moment; texts has what statements say, if it is known.
-
-    clients: without pgtare's own; None if others' sessions cannot be seen. uncounted: pgtare's
-    own session is not in the counters. timed: by backend type, read with `events` at one moment;
-    None if others cannot be seen.
-    """
+    """All counters of a server at one moment; `events` and `timed` were read by one query."""
 
     schema_: Literal["pgtare.waits.snapshot/1"] = schema_name(SCHEMA)
     taken: datetime = Field(description="when, by the server's clock")
@@ -198,9 +181,6 @@ class Snapshot(Document):
     )
     losses: Losses = Field(
         default=Losses(), description="what the counters lack since the last reset"
-    )
-    uncounted: bool = Field(
-        default=False, description="whether pgtare's own session is left out of the counters"
     )
     timed: dict[str, Timed] | None = Field(
         default=None,

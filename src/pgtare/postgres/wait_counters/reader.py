@@ -65,12 +65,11 @@ WHERE s.pid <> {own} ORDER BY s.pid
 # A session that is "idle" and waits for nothing reads its next request or finishes the last one;
 # the state of one that we may not see is null.
 _ON_CPU = f"""
-SELECT a.backend_type = 'parallel worker',
-       CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, count(*)
+SELECT CASE a.state WHEN 'active' THEN coalesce(a.query_id, 0) ELSE 0 END, count(*)
 FROM pg_stat_activity a JOIN {{waits}}.pg_stat_wait_event_timing_sessions s USING (pid)
 WHERE a.wait_event IS NULL AND a.state IS NOT NULL AND pid <> pg_backend_pid()
   AND a.backend_type NOT IN {BACKGROUND_SQL} AND s.capture <> 'off'
-GROUP BY 1, 2
+GROUP BY 1
 """
 _CLIENTS = """
 SELECT pid, a.backend_start, s.capture
@@ -126,9 +125,6 @@ class Reader:
             if not any_version:
                 module_versions.require(conn, "wait_event_timing")
             ((self.sees_all,),) = self.rows(_SIGHT)
-            # Without the privilege our own waits for the client are counted, and shown as idle.
-            query = "SELECT capture FROM {waits}.pg_stat_wait_event_timing_sessions WHERE pid = %s"
-            self.uncounted = self.rows(query, self.pid) in ([], [("off",)])
 
     def rows(self, query: str, *values: object, binary: bool = False) -> list[tuple[Any, ...]]:
         """All rows of a query, in a transaction of its own. {waits}, {texts}, {own} are filled in.
@@ -204,51 +200,22 @@ class Reader:
     def sessions(self) -> tuple[Session, ...]:
         """Every process that can be seen."""
         return tuple(
-            Session(
-                pid=pid,
-                backend_type=backend_type,
-                capture=capture,
-                missed=missed,
-                user=user,
-                database=database,
-                application=application,
-                state=state,
-                wait=Event(kind, name, idle) if kind else None,
-                wait_ms=wait_ms,
-                blocked_by=tuple(blocked or ()),
-            )
-            for (
-                pid,
-                backend_type,
-                capture,
-                missed,
-                user,
-                database,
-                application,
-                state,
-                kind,
-                name,
-                idle,
-                wait_ms,
-                blocked,
-            ) in self.rows(_SESSIONS)
+            Session.of_row((*row[:8], Event(*row[8:11]) if row[8] else None, row[11], row[12] or ()))
+            for row in self.rows(_SESSIONS)
         )
 
-    def on_cpu(self) -> dict[tuple[bool, int], int]:
+    def on_cpu(self) -> dict[int, int]:
         """How many captured processes work and wait for nothing just now.
 
-        By whether they are parallel workers, and query identifier (0: none).
+        By query identifier (0: none).
         """
-        return {(worker, int(query_id)): int(n) for worker, query_id, n in self.rows(_ON_CPU)}
+        return {int(query_id): int(n) for query_id, n in self.rows(_ON_CPU)}
 
     def clients(self) -> tuple[Client, ...] | None:
         """Every client session but our own; None if others cannot be seen."""
         if not self.sees_all:
             return None
-        return tuple(
-            Client(pid=pid, started=started, capture=capture)
-            for pid, started, capture in self.rows(_CLIENTS)
-        )
+        return tuple(map(Client.of_row, self.rows(_CLIENTS)))
 
     def losses(self) -> Losses:
         """What the counters lack since the last reset."""
@@ -322,7 +289,6 @@ class Reader:
             texts=self.texts(wanted) if wanted else {},
             clients=clients,
             losses=self._losses(info),
-            uncounted=self.uncounted,
             timed=moment.timed if self.sees_all else None,
             clock_reason=info["clock_reason"],
         )
