@@ -185,11 +185,8 @@ def where(holder: HorizonHolder) -> str:
 
 def session_of_process(samples: Sequence[SessionsSample], pid: int | None) -> SampledSession | None:
     """What a process did when it was seen last; None if it was not."""
-    for sample in reversed(samples):
-        for one in sample.sessions:
-            if one.pid == pid:
-                return one
-    return None
+    seen = (sample.by_process.get(pid) for sample in reversed(samples))
+    return None if pid is None else next(filter(None, seen), None)
 
 
 def held_by(

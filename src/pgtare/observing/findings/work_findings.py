@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import CPU, RESOURCE, Cause
 from pgtare.observing.findings.finding_parts import of_cause
-from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
+from pgtare.observing.findings.model import INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import Observation, moment
 from pgtare.observing.findings.partition import Partition
 from pgtare.observing.findings.statement_findings import CROWDED, contention, is_queue
@@ -40,26 +41,26 @@ _WANTED = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?(\d+)\s*\((.*)\)\s*", re.IGNORECA
 _STANDBY = re.compile(r'"((?:[^"]|"")*)"|([\w.*-]+)')
 
 
-def _base(cause: Cause, whole: Partition, observation: Observation, outage: bool) -> Finding:
-    return of_cause(
-        cause,
-        whole,
-        observation,
-        outage=outage,
-        title="",
-        evidence=[
-            f"{share_line(whole.share(cause), whole.aas(cause))}: {', '.join(cause.events.most(3))}"
-        ],
-        why="",
-        remedy=[],
-        sure="likely",
-        because="sessions were seen to wait for it",
-        figures={"sessions": whole.aas(cause)},
-    )
+_INFO: Mapping[str, Any] = {"class_": INFORMATION, "level": "info"}
 
 
-def _with(found: Finding, **changes: object) -> Finding:
-    return found.model_copy(update=changes)
+def _found(
+    cause: Cause,
+    whole: Partition,
+    observation: Observation,
+    *,
+    evidence: Iterable[str] = (),
+    **more: Any,
+) -> Finding:
+    """A finding of what sessions wait for. evidence: after their share of the time."""
+    share = f"{share_line(whole.share(cause), whole.aas(cause))}: {', '.join(cause.events.most(3))}"
+    fields: dict[str, Any] = {
+        "evidence": [share, *evidence],
+        "sure": "likely",
+        "because": "sessions were seen to wait for it",
+        "figures": {"sessions": whole.aas(cause)},
+    }
+    return of_cause(cause, whole, observation, **fields | more)
 
 
 def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
@@ -68,15 +69,16 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
     if not slow and not (busy and _takes_most(cause, whole)):
         return None
-    found = _base(cause, whole, observation, outage=cause.is_outage and whole.is_large(cause))
+    outage = cause.is_outage and whole.is_large(cause)
+    level = {} if slow else _INFO
     text = _statement(cause, observation)
-    evidence = list(found.evidence)
-    level = {} if slow else {"class_": INFORMATION, "level": "info"}
-    if text:
-        evidence.append(f"the most by «{short(text)}»")
+    evidence = [f"the most by «{short(text)}»"] if text else []
     if cause.writing_s >= cause.seconds / 2:
-        return _with(
-            found,
+        return _found(
+            cause,
+            whole,
+            observation,
+            outage=outage,
             **level,
             title="sessions queue to write to the log (WAL)",
             evidence=evidence,
@@ -87,12 +89,15 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     if each is not None:
         commits = observation.state.per_s("commits") or 0.0
         evidence.insert(
-            1,
+            0,
             f"each commit waits {spent(each)} for the log; {commits:,.0f} commits a second, with "
             "those of transactions that only read",
         )
-    return _with(
-        found,
+    return _found(
+        cause,
+        whole,
+        observation,
+        outage=outage,
         **level,
         title="commits wait until the log (WAL) is on its disk",
         evidence=evidence,
@@ -173,22 +178,22 @@ def sync_rep(
     slow = bool(missing) or outage or cause.is_outage or each is None or each >= _SLOW_COMMIT_S
     if not slow and not (busy and _takes_most(cause, whole)):
         return None
-    found = _base(cause, whole, observation, outage=outage)
     if missing:
         title = f"commits wait for a synchronous standby that is not connected: {missing[0]}"
     else:
         state = "that is slow" if slow else "as they should"
         title = f"commits wait for a synchronous standby {state}: {', '.join(names)}"
     connected = ", ".join(sorted(there)) or "none"
-    return _with(
-        found,
-        class_=found.class_ if slow else INFORMATION,
-        level=found.level if slow else "info",
+    return _found(
+        cause,
+        whole,
+        observation,
+        outage=outage,
+        **({} if slow else _INFO),
         object=missing[0] if missing else ", ".join(names),
         victims=sorted(cause.waits),
         title=title,
         evidence=[
-            *found.evidence,
             f"synchronous_standby_names = '{wanted}', connected standbys: {connected}",
             f"the longest wait: {spent(cause.longest_wait_s)}"
             + (f"; each commit waits {spent(each)}" if each is not None else ""),
@@ -233,21 +238,20 @@ def client(cause: Cause, whole: Partition, observation: Observation) -> Finding 
     if cause.longest_wait_s < _CLIENT_S or not cause.waiters:
         return None
     one = max(cause.waiters.values(), key=lambda each: each.query_age_s or 0.0)
-    found = _base(cause, whole, observation, outage=False)
     text = one.text or _statement(cause, observation)
     reads = any(event == "Client/ClientRead" for event in cause.events)
     what = "sends no data" if reads else "does not take its result"
     name = one.application or one.role
     long = (one.xact_age_s or 0.0) >= _LONG_CLIENT_S
-    return _with(
-        found,
-        class_=ACTIVE if long else INFORMATION,
-        level="warning" if long else "info",
+    return _found(
+        cause,
+        whole,
+        observation,
+        **({} if long else _INFO),
         since=moment(cause.since),
         title=f"{name} (pid {one.pid}) waits for its client in the middle of a statement: the "
         f"client {what}",
         evidence=[
-            *found.evidence,
             f"statement «{short(text)}» for {spent(one.query_age_s or 0.0)}, role {one.role}",
         ],
         why="the server waits for the client or the network, with the transaction open: it keeps "
@@ -266,9 +270,10 @@ def client(cause: Cause, whole: Partition, observation: Observation) -> Finding 
 
 def observer(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     """An observer whose own lock sessions wait for."""
-    found = _base(cause, whole, observation, outage=False)
-    return _with(
-        found,
+    return _found(
+        cause,
+        whole,
+        observation,
         title=f"sessions wait for the lock of {cause.name}, which only observes",
         why="each statement enters what it did into a table in shared memory, and another one has "
         "the table locked",
@@ -310,7 +315,6 @@ def resources(
 def _resource(common: Cause, whole: Partition, observation: Observation) -> Finding | None:
     if not common.seconds:
         return None
-    found = _base(common, whole, observation, outage=False)
     statements = numbers.counted(len(common.statements), "statement")
     text = _statement(common, observation)
     more = [f"{statements}, none of them a tenth; for example «{short(text)}»"] if text else []
@@ -319,11 +323,12 @@ def _resource(common: Cause, whole: Partition, observation: Observation) -> Find
         demand = whole.on_cpu_s / whole.seconds if whole.seconds else 0.0
         if processors is None or demand <= CROWDED * processors:
             return None
-        return _with(
-            found,
+        return _found(
+            common,
+            whole,
+            observation,
             title="many different statements want more processors (CPU) than there are",
             evidence=[
-                *found.evidence,
                 f"{demand:.1f} sessions want a processor, of which there are {processors:g}",
                 *more,
             ],
@@ -339,11 +344,13 @@ def _resource(common: Cause, whole: Partition, observation: Observation) -> Find
     if not is_queue(common.name):
         return None
     why, does = contention(common.name)
-    return _with(
-        found,
+    return _found(
+        common,
+        whole,
+        observation,
         object=common.name,
         title=f"many different statements queue for {common.name}",
-        evidence=[*found.evidence, *more],
+        evidence=more,
         why=f"sessions queue for {why}",
         remedy=[Remedy(command="", does=does)],
     )
