@@ -61,14 +61,14 @@ def findings(
         few = whole.aas(cause) < LEAST_SESSIONS and not cause.is_outage
         return cause.last_at >= recent_at and whole.share(cause) >= LEAST_SHARE and not few
 
-    own = [(one, _of(one, whole, observation, busy=busy)) for one in whole.causes if counts(one)]
+    own = [(one, _of(one, whole, busy=busy)) for one in whole.causes if counts(one)]
     # one of many statements is seen now and then only
     small = [
         cause
         for cause in whole.causes
         if cause.kind == STATEMENT and whole.share(cause) < LEAST_SHARE
     ]
-    common = work_findings.resources(small, whole, observation)
+    common = work_findings.resources(small, whole)
     found = []
     for cause, one in (*own, *(pair for pair in common if counts(pair[0]))):
         explained_by = _explained(cause, one, explaining, observation)
@@ -87,20 +87,20 @@ def findings(
     ]
 
 
-def _of(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
+def _of(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
     if cause.kind == LOCK:
-        return lock_findings.lock(cause, whole, observation)
+        return lock_findings.lock(cause, whole)
     if cause.kind == HOT_LOCK:
-        return lock_findings.hot_lock(cause, whole, observation)
+        return lock_findings.hot_lock(cause, whole)
     if cause.kind == LOG:
-        return work_findings.log(cause, whole, observation, busy=busy)
+        return work_findings.log(cause, whole, busy=busy)
     if cause.kind == SYNC:
-        return work_findings.sync_rep(cause, whole, observation, busy=busy)
+        return work_findings.sync_rep(cause, whole, busy=busy)
     if cause.kind == CLIENT:
-        return work_findings.client(cause, whole, observation)
+        return work_findings.client(cause, whole)
     if cause.kind == OBSERVER:
-        return work_findings.observer(cause, whole, observation)
-    return statement_findings.statement(cause, whole, observation, busy=busy)
+        return work_findings.observer(cause, whole)
+    return statement_findings.statement(cause, whole, busy=busy)
 
 
 def _explained(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pgtare.observing.findings.causes import Cause
 from pgtare.observing.findings.model import ACTIVE, LIMIT, OUTAGE, Finding, Who
-from pgtare.observing.findings.observation import Observation, SampledSession, moment
+from pgtare.observing.findings.observation import SampledSession, moment
 from pgtare.observing.findings.partition import Partition
 
 #: A limit that is reached sooner is an outage, s.
@@ -14,7 +14,7 @@ _HOUR_S = 3600.0
 
 
 def of_cause(
-    cause: Cause, whole: Partition, observation: Observation, *, outage: bool = False, **more: Any
+    cause: Cause, whole: Partition, *, outage: bool = False, **more: Any
 ) -> Finding:
     """A finding of what active time goes to; `more` adds to its fields, or replaces them."""
     fields: dict[str, Any] = {
@@ -26,7 +26,7 @@ def of_cause(
         "share": whole.share(cause),
         "aas": whole.aas(cause),
         "active_s": cause.seconds,
-        "quality": "sampled" if observation.waited_s is None else "exact",
+        "quality": "sampled" if whole.observation.waited_s is None else "exact",
     }
     return Finding(**fields | more).with_time(cause.seconds_at)
 

@@ -118,10 +118,7 @@ def _connections(state: ServerState) -> Finding | None:
         ],
         why="when all are used, nobody can connect but superusers",
         remedy=[
-            Remedy(
-                command="",
-                does=f"let {name} use a pooler, or give its own pool a smaller limit",
-            ),
+            Remedy(does=f"let {name} use a pooler, or give its own pool a smaller limit"),
             *([_end_idle(role, application)] if resting else []),
             remedies.idle_timeout(role)
             if open_ > resting
@@ -226,7 +223,6 @@ def _lost_slot(slot: Slot) -> Finding:
         why="its consumer cannot go on from it, and must begin anew",
         remedy=[
             Remedy(
-                command="",
                 does="make its consumer anew, if there still is one: a standby from a backup, a "
                 "subscriber by a copy of the data",
             ),
@@ -240,12 +236,11 @@ def _lost_slot(slot: Slot) -> Finding:
 def _slot_remedies(slot: Slot) -> list[Remedy]:
     if not slot.active:
         return [
-            Remedy(command="", does="bring its consumer (subscriber, standby, CDC) back"),
+            Remedy(does="bring its consumer (subscriber, standby, CDC) back"),
             remedies.drop_slot(slot.name),
         ]
     return [
         Remedy(
-            command="",
             does="look at its consumer, and restart it if it confirms nothing: a slot that is "
             "being read cannot be dropped",
         ),
@@ -394,7 +389,6 @@ def _notifications(state: ServerState) -> Finding | None:
         "began; when the queue is full, transactions with NOTIFY fail",
         remedy=[
             Remedy(
-                command="",
                 does="look into the server's log for «NOTIFY queue is»: it names the process that "
                 "keeps the most; end its transaction, or let its application stay in none",
             ),

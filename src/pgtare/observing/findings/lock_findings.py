@@ -7,7 +7,7 @@ from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import Cause
 from pgtare.observing.findings.finding_parts import of_cause, who
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy, Who
-from pgtare.observing.findings.observation import Observation, SampledSession, moment
+from pgtare.observing.findings.observation import SampledSession, moment
 from pgtare.observing.findings.partition import Partition, is_unknown
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.roots import behind
@@ -23,12 +23,10 @@ _LOCK_TIMEOUT = Remedy(
     "and is tried again later",
 )
 _SAME_ORDER = Remedy(
-    command="",
     does="have all transactions take their locks in the same order (rows by SELECT … ORDER BY … "
     "FOR UPDATE), and clients retry what fails with SQLSTATE 40P01",
 )
 _THE_LAST = Remedy(
-    command="",
     does="end the others that hold it, too, if they do not end by themselves: it is free when the "
     "last of them has ended",
 )
@@ -40,22 +38,22 @@ _ASK = Remedy(
 )
 
 
-def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+def lock(cause: Cause, whole: Partition) -> Finding:
     """A session, or a prepared transaction, that holds up others."""
     if cause.ring:
-        return _ring(cause, whole, observation)
+        return _ring(cause, whole)
     if cause.prepared is not None:
-        return _prepared(cause, whole, observation)
+        return _prepared(cause, whole)
     root = cause.root
-    object_ = _object(cause, observation) or "what others wait for"
+    object_ = _object(cause, whole) or "what others wait for"
     if root is None:
         title = f"a session that could not be looked at holds {object_}"
-        return _finding(cause, whole, title, [], [], observation)
+        return _finding(cause, whole, title, [], [])
     builds = _waiting_for_the_end(cause)
     if builds:
-        return _older_transaction(cause, whole, root, builds, observation)
+        return _older_transaction(cause, whole, root, builds)
     if _is_election(cause, root):
-        return _election(cause, whole, root, observation)
+        return _election(cause, whole, root)
     title = f"{named(root)} {_does(root)} and holds {object_}"
     evidence = [_state(root)]
     others = cause.others
@@ -84,7 +82,6 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
         fixes.insert(
             0,
             Remedy(
-                command="",
                 does="call pg_advisory_unlock() with the lock's key in its own session, if the "
                 "application still knows it: the lock is the session's, so it outlasts "
                 "transactions",
@@ -92,16 +89,16 @@ def lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
         )
     if cause.gate is not None:
         fixes += remedies.of_gate(cause.gate, _LOCK_TIMEOUT)
-    return _finding(cause, whole, title, evidence, fixes, observation)
+    return _finding(cause, whole, title, evidence, fixes)
 
 
-def _object(cause: Cause, observation: Observation) -> str:
+def _object(cause: Cause, whole: Partition) -> str:
     """What is locked. A row that was changed meanwhile is waited for without its table's name."""
     if cause.object != ANY_ROWS:
         return cause.object
     named_rows = [name for name in cause.objects.most(3) if name != ANY_ROWS]
     statements = (cause.direct or cause.statements).most(3)
-    texts = (observation.text(statement) for statement in statements)
+    texts = (whole.observation.text(statement) for statement in statements)
     named_rows += [f"{ANY_ROWS} of {table}" for table in map(table_of, texts) if table]
     named_rows += [name for name in cause.objects_behind.most(3) if name != ANY_ROWS]
     return named_rows[0] if named_rows else ANY_ROWS
@@ -141,25 +138,24 @@ def _state(root: SampledSession) -> str:
     return ", ".join(parts)
 
 
-def _prepared(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+def _prepared(cause: Cause, whole: Partition) -> Finding:
     held = cause.prepared
     assert held is not None
     age = "" if held.prepared_age_s is None else f", prepared {spent(held.prepared_age_s)} ago"
     gid = remedies.literal(held.gid or "")
-    title = f"the prepared transaction {gid} holds {_object(cause, observation) or 'locks'}"
+    title = f"the prepared transaction {gid} holds {_object(cause, whole) or 'locks'}"
     found = _finding(
         cause,
         whole,
         title,
         [f"prepared transaction {gid} of role {held.owner} in database {held.database}{age}"],
         [remedies.rollback_prepared(held.gid or "", held.database, held.owner)],
-        observation,
     )
     root = Who(gid=held.gid, role=held.owner or "", database=held.database or "", state="prepared")
     return found.model_copy(update={"root": root})
 
 
-def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+def _ring(cause: Cause, whole: Partition) -> Finding:
     members = {pid for path in cause.paths.values() if path.ring for pid in path.between}
     inside = [one for one in cause.waiters.values() if one.pid in members]
     sessions = sorted(inside, key=lambda one: one.xact_age_s or 0.0)
@@ -167,7 +163,7 @@ def _ring(cause: Cause, whole: Partition, observation: Observation) -> Finding:
     ended = list(filter(remedies.may_be_ended, sessions))
     fixes = [remedies.cancel(ended[0], "cancels the youngest of them")] if ended else []
     fixes.append(_SAME_ORDER)
-    return _finding(cause, whole, title, ["a deadlock in the making"], fixes, observation)
+    return _finding(cause, whole, title, ["a deadlock in the making"], fixes)
 
 
 def _waiting_for_the_end(cause: Cause) -> list[SampledSession]:
@@ -184,10 +180,9 @@ def _older_transaction(
     whole: Partition,
     root: SampledSession,
     builds: list[SampledSession],
-    observation: Observation,
 ) -> Finding:
     build = builds[0]
-    text = build.text or observation.text(build.statement)
+    text = build.text or whole.observation.text(build.statement)
     with_ = f" with «{short(text)}»" if text else ""
     others = len(cause.paths) > len(builds)
     title = (
@@ -201,8 +196,8 @@ def _older_transaction(
     fixes = [cancels, *remedies.end(root)]
     if not others:
         finish = "let the transaction finish: nobody who reads or writes waits for the build"
-        fixes.insert(0, Remedy(command="", does=finish))
-    found = _finding(cause, whole, title, [_state(root)], fixes, observation)
+        fixes.insert(0, Remedy(does=finish))
+    found = _finding(cause, whole, title, [_state(root)], fixes)
     changes: dict[str, object] = {
         "why": "what is done CONCURRENTLY waits for all transactions that began before it, and "
         "might use the table as it was"
@@ -229,7 +224,7 @@ def _is_election(cause: Cause, root: SampledSession) -> bool:
 
 
 def _election(
-    cause: Cause, whole: Partition, root: SampledSession, observation: Observation
+    cause: Cause, whole: Partition, root: SampledSession
 ) -> Finding:
     found = _finding(
         cause,
@@ -239,12 +234,10 @@ def _election(
         [_state(root)],
         [
             Remedy(
-                command="",
                 does="none if this elects a leader; sessions that try pg_try_advisory_lock() now "
                 "and then would occupy no connection that waits",
             )
         ],
-        observation,
     )
     return found.model_copy(
         update={
@@ -263,7 +256,6 @@ def _finding(
     title: str,
     evidence: list[str],
     fixes: list[Remedy],
-    observation: Observation,
 ) -> Finding:
     outage = whole.is_large(cause) and cause.longest_wait_s >= _LONG_WAIT_S
     victims = sorted(cause.waits, key=lambda pid: -cause.waits[pid])
@@ -273,17 +265,16 @@ def _finding(
         *evidence,
         share_line(whole.share(cause), whole.aas(cause)),
     ]
-    texts = [observation.text(statement) for statement in cause.statements.most(2)]
+    texts = [whole.observation.text(statement) for statement in cause.statements.most(2)]
     seen += [f"waiting: «{short(text)}»" for text in texts if text]
     return of_cause(
         cause,
         whole,
-        observation,
         outage=outage,
         since=moment(cause.since),
         root=who(cause.root),
         gate=who(cause.gate),
-        object=_object(cause, observation) or None,
+        object=_object(cause, whole) or None,
         victims=victims,
         title=title,
         evidence=seen,
@@ -295,11 +286,11 @@ def _finding(
     )
 
 
-def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+def hot_lock(cause: Cause, whole: Partition) -> Finding:
     """A lock that many take one after the other, and nobody holds for long."""
-    object_ = _object(cause, observation)
+    object_ = _object(cause, whole)
     statement = next(
-        (text for key in cause.statements.most(3) if (text := observation.text(key))), ""
+        (text for key in cause.statements.most(3) if (text := whole.observation.text(key))), ""
     )
     # a server that answers slowly may not have been asked yet: that says nothing of the holder
     long = cause.longest_wait_s >= _LONG_WAIT_S
@@ -314,7 +305,6 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
         )
         fixes = [
             Remedy(
-                command="",
                 does="send fewer notifications (NOTIFY), or send them in short transactions of "
                 "their own, with synchronous_commit = off where they may be lost",
             )
@@ -324,7 +314,6 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
         why = "one session at a time makes a table or an index longer, while others wait"
         fixes = [
             Remedy(
-                command="",
                 does="let fewer sessions load into one table at once, or into partitions of it, "
                 "with COPY or many rows a statement; PostgreSQL 16 and later add many pages at "
                 "a time",
@@ -342,7 +331,6 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
         )
         fixes = [
             Remedy(
-                command="",
                 does="make the transactions that take it shorter: change the row that all share as "
                 "the last statement before COMMIT; or spread it over several rows",
             )
@@ -350,7 +338,6 @@ def hot_lock(cause: Cause, whole: Partition, observation: Observation) -> Findin
     return of_cause(
         cause,
         whole,
-        observation,
         outage=whole.is_large(cause) and cause.is_outage,
         since=moment(cause.since if unseen else cause.first_at),
         object=object_ or None,

@@ -22,6 +22,7 @@ from pgtare.observing.findings.observation import (
     PACING,
     Observation,
     SampledSession,
+    ServerState,
     SessionsSample,
 )
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
@@ -51,12 +52,20 @@ _SHORT_RING_S = 0.5
 
 @dataclass(frozen=True)
 class Partition:
-    """All active time of a window. active_s: its sum, and that of nobody's causes."""
+    """All active time of a window. active_s: its sum, and that of nobody's causes.
 
+    on_cpu: sessions that wanted a processor, on average.
+    """
+
+    observation: Observation
     causes: tuple[Cause, ...]
     active_s: float
-    seconds: float
-    on_cpu_s: float
+    on_cpu: float
+
+    @property
+    def state(self) -> ServerState:
+        """What the server said of itself."""
+        return self.observation.state
 
     def share(self, cause: Cause) -> float:
         """Of all active time, from 0 to 1."""
@@ -64,7 +73,8 @@ class Partition:
 
     def aas(self, cause: Cause) -> float:
         """Sessions on average."""
-        return cause.seconds / self.seconds if self.seconds else 0.0
+        seconds = self.observation.seconds
+        return cause.seconds / seconds if seconds else 0.0
 
     def is_large(self, cause: Cause) -> bool:
         """Whether it takes so much that it may be an outage."""
@@ -112,7 +122,8 @@ def partition(observation: Observation) -> Partition:
     for cause in found:
         _mark_gate(cause)
     found.sort(key=lambda cause: (-cause.seconds, cause.key))
-    return Partition(tuple(found), active_s, observation.seconds, on_cpu_s)
+    on_cpu = on_cpu_s / observation.seconds if observation.seconds else 0.0
+    return Partition(observation, tuple(found), active_s, on_cpu)
 
 
 def _factors(observation: Observation) -> tuple[dict[str, float], dict[str, float]]:

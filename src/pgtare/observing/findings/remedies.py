@@ -17,7 +17,6 @@ _SIGNAL = (
 )
 #: What goes on when queries of a standby hold up what it applies.
 REPLAY_CANCELS = Remedy(
-    command="",
     does="wait: after max_standby_streaming_delay (never, if that is -1) the server cancels what "
     "uses the table on this standby; on the primary nothing waits",
 )
@@ -94,7 +93,6 @@ def where_else(one: Finding, sources: Mapping[str, str]) -> Finding:
     sql = " ".join(each.command for each in one.remedy)
     said = [
         Remedy(
-            command="",
             does=f"{name} is set by {_SOURCES.get(source, source)}, which goes before ALTER "
             "SYSTEM: change it there",
         )
@@ -187,9 +185,9 @@ def end(one: SampledSession) -> list[Remedy]:
         does = "let autovacuum finish: it gives way to others by itself"
         if _WRAPAROUND in one.text:
             does = "let autovacuum finish: it prevents wraparound, and must not be ended"
-        return [Remedy(command="", does=does)]
+        return [Remedy(does=does)]
     if not may_be_ended(one):
-        return [Remedy(command="", does=f"let the {one.backend_type} finish: it must not be ended")]
+        return [Remedy(does=f"let the {one.backend_type} finish: it must not be ended")]
     if one.state == "active":
         return [cancel(one, "cancels its statement"), terminate(one, "if that does not help")]
     return [terminate(one, "ends the session, and so its transaction and locks")]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.finding_parts import of_limit, who
-from pgtare.observing.findings.model import LIMIT, SETTING, Finding, Remedy, Sure
+from pgtare.observing.findings.model import LIMIT, SETTING, Finding, Remedy, Sure, of_setting
 from pgtare.observing.findings.observation import (
     ELSEWHERE,
     HorizonHolder,
@@ -34,7 +34,6 @@ _OLD_S = 60.0
 #: Those that hold the horizon, or only see one that another holds, the likelier first.
 _SESSIONS = ("session", ELSEWHERE)
 _END_ON_STANDBY = Remedy(
-    command="",
     does="end the long transaction on that standby, or turn hot_standby_feedback off there",
 )
 
@@ -218,14 +217,13 @@ def _slot_remedies(holder: HorizonHolder, slots: Iterable[Slot]) -> list[Remedy]
     reads = next((one for one in slots if one.name == holder.name and one.active), None)
     if reads is None:
         return [
-            Remedy(command="", does="bring its consumer back"),
+            Remedy(does="bring its consumer back"),
             remedies.drop_slot(holder.name),
         ]
     if reads.kind == "physical":
         return [_END_ON_STANDBY]
     return [
         Remedy(
-            command="",
             does="look at its consumer, which is connected: it confirms nothing, or a transaction "
             "is open that began so long ago",
         )
@@ -248,22 +246,16 @@ def _connections(observation: Observation) -> Finding | None:
         name = f" by {application or role}"
         by = f"{seen} of {young.total()} new ones that the samples met were of role {role}"
         by += f", application {application}" if application else ""
-    return Finding(
-        key="setting/connections",
-        kind="connections",
-        class_=SETTING,
+    return of_setting(
+        "connections",
         level="warning",
-        quality="exact",
         title=f"new connections all the time{name}, each for a moment",
         evidence=[f"{rate:,.0f} new sessions a second", by],
         why="each connection starts a process, logs in and reads its catalogs: some milliseconds "
         "of processor time for what may be one quick statement",
         remedy=[
-            Remedy(
-                command="",
-                does="put a pooler in front of the server (pgbouncer), or let the application keep "
-                "its connections in a pool",
-            )
+            "-- put a pooler in front of the server (pgbouncer), or let the application keep its "
+            "connections in a pool"
         ],
         sure="certain",
         because="the server counts sessions",
@@ -319,21 +311,15 @@ def _deadlocks(observation: Observation) -> Finding | None:
         evidence.append(
             f"the most waits for locks are those of {applications.most_common(1)[0][0]}"
         )
-    return Finding(
-        key="setting/deadlocks",
-        kind="deadlocks",
-        class_=SETTING,
+    return of_setting(
+        "deadlocks",
         level="warning",
-        quality="exact",
         title="transactions deadlock: they lock the same rows in different orders",
         evidence=evidence,
         why="each waits for the other until deadlock_timeout, then one is ended with an error",
         remedy=[
-            Remedy(
-                command="",
-                does="let all transactions change rows in one order, by key for example; the "
-                "server's log has both statements",
-            )
+            "-- let all transactions change rows in one order, by key for example; the server's "
+            "log has both statements"
         ],
         sure="certain",
         because="the server counts deadlocks",

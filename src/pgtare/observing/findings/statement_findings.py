@@ -14,6 +14,7 @@ from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import (
     Observation,
     RoleSetting,
+    ServerState,
     StatementTotals,
     TableTotals,
 )
@@ -98,15 +99,15 @@ class Explanation:
 
 
 def statement(
-    cause: Cause, whole: Partition, observation: Observation, *, busy: bool
+    cause: Cause, whole: Partition, *, busy: bool
 ) -> Finding | None:
     """A statement that takes more than it should; with `busy` also one that only works."""
-    explained = next(_explanations(cause, whole, observation), None)
+    explained = next(_explanations(cause, whole), None)
     share, aas = whole.share(cause), whole.aas(cause)
     if explained is None and not (busy and share >= 0.5 and aas >= 1.0):
         return None
     key = next(iter(cause.statements))
-    text = observation.text(key) or "statements without text"
+    text = whole.observation.text(key) or "statements without text"
     query_id = key[1] if isinstance(key[1], int) else None
     if explained is None:
         explained = Explanation(
@@ -117,7 +118,7 @@ def statement(
             (_look(text),),
             sure=False,
         )
-    unknown = _not_analyzed(text, observation)
+    unknown = _not_analyzed(text, whole.state)
     roles = [role for role, _ in cause.applications.most(2)]
     applications = [name for _, name in cause.applications.most(2) if name]
     by = f"role {', '.join(dict.fromkeys(roles))}"
@@ -126,7 +127,6 @@ def statement(
     return of_cause(
         cause,
         whole,
-        observation,
         class_=INFORMATION if explained.name == "busy" else ACTIVE,
         level="info" if explained.name == "busy" else "warning",
         query_id=None if query_id is None else str(query_id),
@@ -135,7 +135,7 @@ def statement(
         evidence=[
             f"{share_line(share, aas)}: {_spent_in(cause)}",
             *explained.evidence,
-            *_calls(cause, observation),
+            *_calls(cause, whole),
             *(f"no ANALYZE of {name} is known since counters were reset" for name in unknown),
             f"by {by}",
         ],
@@ -157,10 +157,10 @@ def statement(
     )
 
 
-def _not_analyzed(text: str, observation: Observation) -> list[str]:
-    if observation.state.standby:
+def _not_analyzed(text: str, state: ServerState) -> list[str]:
+    if state.standby:
         return []  # nothing is analyzed there: it has the statistics of the primary
-    tables = observation.state.tables.items()
+    tables = state.tables.items()
     return [name for name, one in tables if not one.analyzed and names_table(text, name)][:3]
 
 
@@ -172,12 +172,16 @@ def _spent_in(cause: Cause) -> str:
     return ", ".join(parts)
 
 
-def _totals(cause: Cause, observation: Observation) -> StatementTotals | None:
-    return observation.state.statements.get(next(iter(cause.statements)))
+def _text(cause: Cause, whole: Partition) -> str:
+    return whole.observation.text(next(iter(cause.statements)))
 
 
-def _calls(cause: Cause, observation: Observation) -> list[str]:
-    found = _totals(cause, observation)
+def _totals(cause: Cause, whole: Partition) -> StatementTotals | None:
+    return whole.state.statements.get(next(iter(cause.statements)))
+
+
+def _calls(cause: Cause, whole: Partition) -> list[str]:
+    found = _totals(cause, whole)
     if found is None or not found.calls:
         return []
     return [
@@ -189,35 +193,33 @@ def _calls(cause: Cause, observation: Observation) -> list[str]:
 def _look(text: str) -> Remedy:
     if not _READS.match(text):
         return Remedy(
-            command="",
             does=f"EXPLAIN {short(text, 200)} with values of its parameters shows its plan; "
             "ANALYZE would execute it",
         )
     return Remedy(
-        command="",
         does=f"EXPLAIN (ANALYZE, BUFFERS) {short(text, 200)} with values of its parameters shows "
         "which node takes the time",
     )
 
 
 def _explanations(
-    cause: Cause, whole: Partition, observation: Observation
+    cause: Cause, whole: Partition
 ) -> Iterator[Explanation]:
     """What explains the time, the most telling first."""
     for find in (_generic, _spill, _scan, _contention, _slower, _crowded):
-        found = find(cause, whole, observation)
+        found = find(cause, whole)
         if found is not None:
             yield found
 
 
-def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
+def _generic(cause: Cause, whole: Partition) -> Explanation | None:
     database, _ = next(iter(cause.statements))
     role = cause.applications.most()[0][0]
-    text = observation.text(next(iter(cause.statements)))
+    text = _text(cause, whole)
     if not _PARAMETER.search(text) or (cause.event != "CPU" and not cause.event.startswith("IO/")):
         return None
     again = "for new sessions: the server decides again"
-    for one in observation.state.role_settings:
+    for one in whole.state.role_settings:
         if one.name != _MODE:
             continue
         if one.value == _FORCED and one.role in ("", role) and one.database in ("", database):
@@ -229,7 +231,7 @@ def _generic(cause: Cause, whole: Partition, observation: Observation) -> Explan
             )
             break
     else:
-        if observation.state.settings.get(_MODE) != _FORCED:
+        if whole.state.settings.get(_MODE) != _FORCED:
             return None
         where, reset = "the whole server", remedies.setting(_MODE, "auto", again)
     return Explanation(
@@ -257,11 +259,11 @@ def _altered(one: RoleSetting) -> str:
     return f"ALTER ROLE {remedies.identifier(one.role)}{within}"
 
 
-def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
-    found = _totals(cause, observation)
-    seconds = observation.counted_s
+def _spill(cause: Cause, whole: Partition) -> Explanation | None:
+    found = _totals(cause, whole)
+    seconds = whole.observation.counted_s
     blocks = found.temp_blocks if found is not None else 0.0
-    text = observation.text(next(iter(cause.statements)))
+    text = _text(cause, whole)
     waited = sum(s for event, s in cause.events.items() if event.startswith("IO/BufFile"))
     if blocks / seconds < _TEMP_BLOCKS_S and waited < 0.1 * cause.seconds:
         return None
@@ -281,13 +283,13 @@ def _spill(cause: Cause, whole: Partition, observation: Observation) -> Explanat
         f"spills to temporary files: {name} is too small for {of_what}",
         tuple(evidence),
         f"what does not fit into {name} is written to files and read again",
-        tuple(_more_maintenance(observation) if builds else _more_memory(cause, observation, each)),
+        tuple(_more_maintenance(whole) if builds else _more_memory(cause, whole, each)),
         table_of(text),
     )
 
 
-def _more_maintenance(observation: Observation) -> Iterator[Remedy]:
-    now = (observation.state.number("maintenance_work_mem") or 0.0) / 1024
+def _more_maintenance(whole: Partition) -> Iterator[Remedy]:
+    now = (whole.state.number("maintenance_work_mem") or 0.0) / 1024
     if now < _MOST_MB:
         yield Remedy(
             command=f"SET maintenance_work_mem = '{_MOST_MB}MB';",
@@ -296,19 +298,18 @@ def _more_maintenance(observation: Observation) -> Iterator[Remedy]:
             risk="the statement and its workers together take as much",
         )
     else:
-        yield Remedy(command="", does=f"let it be: it has {now:,.0f} MB of memory already")
+        yield Remedy(does=f"let it be: it has {now:,.0f} MB of memory already")
 
 
-def _more_memory(cause: Cause, observation: Observation, each: float) -> Iterator[Remedy]:
+def _more_memory(cause: Cause, whole: Partition, each: float) -> Iterator[Remedy]:
     """Each: what a call wrote to files, in bytes; 0: not known."""
     role, database = cause.applications.most()[0][0], next(iter(cause.statements))[0]
-    now = _work_mem_mb(observation, role, str(database))
+    now = _work_mem_mb(whole.state, role, str(database))
     wanted = 2 ** max(2, (int(2.5 * each) >> 20).bit_length()) if each else 4 * (now or 16)
     size = min(_MOST_MB, int(wanted))
     risk = "each sort of each session may take as much, each hash hash_mem_multiplier times that"
     if now is not None and size <= now:
         yield Remedy(
-            command="",
             does=f"see its plan: it spills although its sessions have {now:,.3g} MB for each sort "
             "or hash (work_mem), unless they set less themselves",
         )
@@ -326,12 +327,12 @@ def _more_memory(cause: Cause, observation: Observation, each: float) -> Iterato
     yield remedies.setting("log_temp_files", "'10MB'", "logs which statements spill")
 
 
-def _work_mem_mb(observation: Observation, role: str, database: str) -> float | None:
+def _work_mem_mb(state: ServerState, role: str, database: str) -> float | None:
     """What sessions of a role have; None if it is not known."""
-    kib = observation.state.number("work_mem")
+    kib = state.number("work_mem")
     found = None if kib is None else kib / 1024
     for own in (("", ""), ("", database), (role, ""), (role, database)):  # the last one holds
-        for one in observation.state.role_settings:
+        for one in state.role_settings:
             if one.name == "work_mem" and (one.role, one.database) == own:
                 found = _megabytes(one.value)
     return found
@@ -346,7 +347,7 @@ def _megabytes(value: str) -> float | None:
     return float(found[1]) * 1024.0 ** powers[found[2] or "kB"]
 
 
-def scanned(observation: Observation) -> dict[str, TableTotals]:
+def _scanned(observation: Observation) -> dict[str, TableTotals]:
     """Tables that were read from end to end again and again, with what they grew by."""
     found = {}
     seconds = observation.counted_s
@@ -372,13 +373,13 @@ def names_table(text: str, table: str) -> bool:
     return any(not one[1] or one[1].strip('"').casefold() == own for one in places)
 
 
-def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
-    text = observation.text(next(iter(cause.statements)))
-    tables = [one for name, one in scanned(observation).items() if names_table(text, name)]
+def _scan(cause: Cause, whole: Partition) -> Explanation | None:
+    text = _text(cause, whole)
+    tables = [one for name, one in _scanned(whole.observation).items() if names_table(text, name)]
     if not tables:
         return None
     table = max(tables, key=lambda one: one.rows_scanned)
-    seconds = observation.counted_s
+    seconds = whole.observation.counted_s
     conditions = _SET.sub("", text)
     columns = list(dict.fromkeys(_COMPARED.findall(conditions)))
     unclear = (
@@ -389,12 +390,10 @@ def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanati
     )
     if not _HAS_CONDITIONS.search(conditions):
         fix = Remedy(
-            command="",
             does="no index helps if it needs all rows: run it less often, or keep its result",
         )
     elif unclear:
         fix = Remedy(
-            command="",
             does=f"if few rows of {table.name} match its conditions, an index on the column that "
             "these compare finds them: see the plan first",
         )
@@ -419,7 +418,7 @@ def _scan(cause: Cause, whole: Partition, observation: Observation) -> Explanati
     )
 
 
-def _contention(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
+def _contention(cause: Cause, whole: Partition) -> Explanation | None:
     events = {e: s for e, s in cause.events.items() if is_queue(e)}
     if not events or whole.aas(cause) < 1.0:
         return None
@@ -427,13 +426,13 @@ def _contention(cause: Cause, whole: Partition, observation: Observation) -> Exp
     if events[event] < _CONTENDED * cause.seconds:
         return None
     why, does = contention(event)
-    text = observation.text(next(iter(cause.statements)))
+    text = _text(cause, whole)
     return Explanation(
         "contention",
         f"queues for {event}",
         (f"{event}: {numbers.percent(100 * events[event] / cause.seconds)} of its time",),
         f"sessions queue for {why}",
-        (Remedy(command="", does=does),),
+        (Remedy(does=does),),
         table_of(text),
     )
 
@@ -455,15 +454,15 @@ def contention(event: str) -> tuple[str, str]:
     )
 
 
-def _slower(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
-    found = _totals(cause, observation)
-    past = observation.state.history.get(next(iter(cause.statements)))
+def _slower(cause: Cause, whole: Partition) -> Explanation | None:
+    found = _totals(cause, whole)
+    past = whole.state.history.get(next(iter(cause.statements)))
     if found is None or past is None or past.calls < _HISTORY_CALLS or not found.calls:
         return None
     now, before = found.exec_s / found.calls, past.exec_s / past.calls
     if now < _SLOWER * before or now < 0.001:
         return None
-    text = observation.text(next(iter(cause.statements)))
+    text = _text(cause, whole)
     return Explanation(
         "slower",
         "takes longer than it used to",
@@ -481,21 +480,20 @@ def _slower(cause: Cause, whole: Partition, observation: Observation) -> Explana
     )
 
 
-def _crowded(cause: Cause, whole: Partition, observation: Observation) -> Explanation | None:
-    processors = observation.state.processors
-    demand = whole.on_cpu_s / whole.seconds if whole.seconds else 0.0
+def _crowded(cause: Cause, whole: Partition) -> Explanation | None:
+    processors = whole.state.processors
     on_cpu = cause.events.get("CPU", 0.0)
-    if processors is None or demand <= CROWDED * processors or on_cpu < 0.5 * cause.seconds:
+    if processors is None or whole.on_cpu <= CROWDED * processors or on_cpu < 0.5 * cause.seconds:
         return None
-    text = observation.text(next(iter(cause.statements)))
+    text = _text(cause, whole)
     return Explanation(
         "crowded",
         "takes most of the processors",
-        (f"{demand:.1f} sessions want a processor at once, and there are {processors:g} (CPU)",),
+        (f"{whole.on_cpu:.1f} sessions want a processor at once, and there are {processors:g} (CPU)",),
         "more sessions compute than there are processors: all of them wait for their turn",
         (
             _look(text),
-            Remedy(command="", does="run it in fewer sessions at once, by a pooler's limit"),
+            Remedy(does="run it in fewer sessions at once, by a pooler's limit"),
         ),
         table_of(text),
     )

@@ -12,7 +12,7 @@ from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import CPU, RESOURCE, Cause
 from pgtare.observing.findings.finding_parts import of_cause
 from pgtare.observing.findings.model import INFORMATION, Finding, Remedy
-from pgtare.observing.findings.observation import Observation, moment
+from pgtare.observing.findings.observation import moment
 from pgtare.observing.findings.partition import Partition
 from pgtare.observing.findings.statement_findings import CROWDED, contention, is_queue
 from pgtare.observing.findings.words import share_line, short, spent
@@ -23,12 +23,10 @@ _SLOW_COMMIT_S = 0.01
 _FEW_SEEN = 5
 _LESS_LOG = [
     Remedy(
-        command="",
         does="let fewer sessions load or change much at once; make indexes after a load, not "
         "before",
     ),
     Remedy(
-        command="",
         does="write less: after each checkpoint a page goes to the log as a whole once, so a "
         "larger max_wal_size and wal_compression help; what can be lost needs no log (UNLOGGED "
         "tables)",
@@ -47,7 +45,6 @@ _INFO: Mapping[str, Any] = {"class_": INFORMATION, "level": "info"}
 def _found(
     cause: Cause,
     whole: Partition,
-    observation: Observation,
     *,
     evidence: Iterable[str] = (),
     **more: Any,
@@ -60,24 +57,23 @@ def _found(
         "because": "sessions were seen to wait for it",
         "figures": {"sessions": whole.aas(cause)},
     }
-    return of_cause(cause, whole, observation, **fields | more)
+    return of_cause(cause, whole, **fields | more)
 
 
-def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool) -> Finding | None:
+def log(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
     """Commits that wait for the log."""
-    each = _each_commit_s(cause, whole, observation)
+    each = _each_commit_s(cause, whole)
     slow = (each is not None and each >= _SLOW_COMMIT_S) or cause.is_outage
     if not slow and not (busy and _takes_most(cause, whole)):
         return None
     outage = cause.is_outage and whole.is_large(cause)
     level = {} if slow else _INFO
-    text = _statement(cause, observation)
+    text = _statement(cause, whole)
     evidence = [f"the most by «{short(text)}»"] if text else []
     if cause.writing_s >= cause.seconds / 2:
         return _found(
             cause,
             whole,
-            observation,
             outage=outage,
             **level,
             title="sessions queue to write to the log (WAL)",
@@ -87,7 +83,7 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
             remedy=_LESS_LOG,
         )
     if each is not None:
-        commits = observation.state.per_s("commits") or 0.0
+        commits = whole.state.per_s("commits") or 0.0
         evidence.insert(
             0,
             f"each commit waits {spent(each)} for the log; {commits:,.0f} commits a second, with "
@@ -96,7 +92,6 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
     return _found(
         cause,
         whole,
-        observation,
         outage=outage,
         **level,
         title="commits wait until the log (WAL) is on its disk",
@@ -104,7 +99,6 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
         why="a commit returns when its part of the log is on disk, and the disk takes so long",
         remedy=[
             Remedy(
-                command="",
                 does="put more changes into one transaction: one sync for all of them (batches)",
             ),
             Remedy(
@@ -113,7 +107,7 @@ def log(cause: Cause, whole: Partition, observation: Observation, *, busy: bool)
                 risk="up to three times wal_writer_delay of commits are lost in a crash; nothing "
                 "is corrupted",
             ),
-            Remedy(command="", does="give the log a faster disk, one with a cache that survives"),
+            Remedy(does="give the log a faster disk, one with a cache that survives"),
         ],
     )
 
@@ -123,22 +117,23 @@ def _takes_most(cause: Cause, whole: Partition) -> bool:
     return whole.share(cause) >= 0.5 and whole.aas(cause) >= 1.0
 
 
-def _each_commit_s(cause: Cause, whole: Partition, observation: Observation) -> float | None:
+def _each_commit_s(cause: Cause, whole: Partition) -> float | None:
     """How long each commit waits, s; None if nothing was committed, or that is not known.
 
     Transactions that only read are counted as commits, too. So there are two other ways, and the
     longest counts: by calls of the statements that wait; and of what ends a transaction of several
     statements, twice what it had waited when it was seen, as a sample falls into the middle.
     """
-    state = observation.state
+    state = whole.state
     commits = state.per_s("commits")
     if not commits:
         return None
     counted = [key for key in cause.commits_s if key in state.statements]
-    calls = sum(state.statements[key].calls for key in counted) / observation.counted_s
+    calls = sum(state.statements[key].calls for key in counted) / whole.observation.counted_s
     by_calls_s = 0.0
-    if calls and whole.seconds:
-        by_calls_s = sum(cause.commits_s[key] for key in counted) / whole.seconds / calls
+    if calls and whole.observation.seconds:
+        spent_s = sum(cause.commits_s[key] for key in counted)
+        by_calls_s = spent_s / whole.observation.seconds / calls
     # a procedure that commits again and again is one call
     by_calls_s = min(by_calls_s, _by_waits_s(cause.commit_waits))
     return max(whole.aas(cause) / commits, by_calls_s, _by_waits_s(cause.ended_waits))
@@ -148,8 +143,8 @@ def _by_waits_s(waits: list[float]) -> float:
     return 2 * median(waits) if len(waits) >= _FEW_SEEN else 0.0
 
 
-def _statement(cause: Cause, observation: Observation) -> str:
-    texts = (observation.text(key) for key in cause.statements.most(3))
+def _statement(cause: Cause, whole: Partition) -> str:
+    texts = (whole.observation.text(key) for key in cause.statements.most(3))
     return next((text for text in texts if text), "")
 
 
@@ -167,14 +162,14 @@ def _standbys(wanted: str, connected: Sequence[str]) -> tuple[list[str], list[st
 
 
 def sync_rep(
-    cause: Cause, whole: Partition, observation: Observation, *, busy: bool
+    cause: Cause, whole: Partition, *, busy: bool
 ) -> Finding | None:
     """Commits that wait for a standby, which is no fault as long as each waits for a moment."""
-    wanted = observation.state.settings.get("synchronous_standby_names", "")
-    names, missing = _standbys(wanted, observation.state.now.standbys)
-    there = set(observation.state.now.standbys)
+    wanted = whole.state.settings.get("synchronous_standby_names", "")
+    names, missing = _standbys(wanted, whole.state.now.standbys)
+    there = set(whole.state.now.standbys)
     outage = whole.is_large(cause) and cause.longest_wait_s >= _CLIENT_S
-    each = _each_commit_s(cause, whole, observation)
+    each = _each_commit_s(cause, whole)
     slow = bool(missing) or outage or cause.is_outage or each is None or each >= _SLOW_COMMIT_S
     if not slow and not (busy and _takes_most(cause, whole)):
         return None
@@ -187,7 +182,6 @@ def sync_rep(
     return _found(
         cause,
         whole,
-        observation,
         outage=outage,
         **({} if slow else _INFO),
         object=missing[0] if missing else ", ".join(names),
@@ -207,17 +201,16 @@ def sync_rep(
 def _standby_remedies(wanted: str, *, outage: bool, slow: bool) -> list[Remedy]:
     """wanted: synchronous_standby_names, to set it again."""
     if not slow:
-        return [Remedy(command="", does="nothing: this is what synchronous replication costs")]
+        return [Remedy(does="nothing: this is what synchronous replication costs")]
     if not outage:
         return [
             Remedy(
-                command="",
                 does="look at the standby and the network to it: it answers late, and each commit "
                 "waits for its answer",
             )
         ]
     return [
-        Remedy(command="", does="bring the standby back, or its network"),
+        Remedy(does="bring the standby back, or its network"),
         remedies.setting(
             "synchronous_standby_names",
             "''",
@@ -233,12 +226,12 @@ def _standby_remedies(wanted: str, *, outage: bool, slow: bool) -> list[Remedy]:
     ]
 
 
-def client(cause: Cause, whole: Partition, observation: Observation) -> Finding | None:
+def client(cause: Cause, whole: Partition) -> Finding | None:
     """A client that does not send or take what its statement needs."""
     if cause.longest_wait_s < _CLIENT_S or not cause.waiters:
         return None
     one = max(cause.waiters.values(), key=lambda each: each.query_age_s or 0.0)
-    text = one.text or _statement(cause, observation)
+    text = one.text or _statement(cause, whole)
     reads = any(event == "Client/ClientRead" for event in cause.events)
     what = "sends no data" if reads else "does not take its result"
     name = one.application or one.role
@@ -246,7 +239,6 @@ def client(cause: Cause, whole: Partition, observation: Observation) -> Finding 
     return _found(
         cause,
         whole,
-        observation,
         **({} if long else _INFO),
         since=moment(cause.since),
         title=f"{name} (pid {one.pid}) waits for its client in the middle of a statement: the "
@@ -258,7 +250,6 @@ def client(cause: Cause, whole: Partition, observation: Observation) -> Finding 
         "its locks, and vacuum from removing rows",
         remedy=[
             Remedy(
-                command="",
                 does="look at the client: what it does between two pieces of data, its network, "
                 "and its driver's fetch size",
             ),
@@ -268,12 +259,11 @@ def client(cause: Cause, whole: Partition, observation: Observation) -> Finding 
     )
 
 
-def observer(cause: Cause, whole: Partition, observation: Observation) -> Finding:
+def observer(cause: Cause, whole: Partition) -> Finding:
     """An observer whose own lock sessions wait for."""
     return _found(
         cause,
         whole,
-        observation,
         title=f"sessions wait for the lock of {cause.name}, which only observes",
         why="each statement enters what it did into a table in shared memory, and another one has "
         "the table locked",
@@ -287,7 +277,7 @@ def observer(cause: Cause, whole: Partition, observation: Observation) -> Findin
 
 
 def resources(
-    causes: list[Cause], whole: Partition, observation: Observation
+    causes: list[Cause], whole: Partition
 ) -> list[tuple[Cause, Finding]]:
     """What many small statements have in common: one lock in memory, or the processors."""
     events: dict[str, Cause] = {}
@@ -306,36 +296,33 @@ def resources(
             common.last_at = max(common.last_at, cause.last_at)
     found = []
     for common in events.values():
-        made = _resource(common, whole, observation)
+        made = _resource(common, whole)
         if made is not None:
             found.append((common, made))
     return found
 
 
-def _resource(common: Cause, whole: Partition, observation: Observation) -> Finding | None:
+def _resource(common: Cause, whole: Partition) -> Finding | None:
     if not common.seconds:
         return None
     statements = numbers.counted(len(common.statements), "statement")
-    text = _statement(common, observation)
+    text = _statement(common, whole)
     more = [f"{statements}, none of them a tenth; for example «{short(text)}»"] if text else []
     if common.kind == CPU:
-        processors = observation.state.processors
-        demand = whole.on_cpu_s / whole.seconds if whole.seconds else 0.0
-        if processors is None or demand <= CROWDED * processors:
+        processors = whole.state.processors
+        if processors is None or whole.on_cpu <= CROWDED * processors:
             return None
         return _found(
             common,
             whole,
-            observation,
             title="many different statements want more processors (CPU) than there are",
             evidence=[
-                f"{demand:.1f} sessions want a processor, of which there are {processors:g}",
+                f"{whole.on_cpu:.1f} sessions want a processor, of which there are {processors:g}",
                 *more,
             ],
             why="more sessions compute than there are processors: all wait for their turn",
             remedy=[
                 Remedy(
-                    command="",
                     does="let fewer sessions run at once (a pooler's limit), or give the server "
                     "more processors; `pgtare flame record` shows what they compute",
                 )
@@ -347,10 +334,9 @@ def _resource(common: Cause, whole: Partition, observation: Observation) -> Find
     return _found(
         common,
         whole,
-        observation,
         object=common.name,
         title=f"many different statements queue for {common.name}",
         evidence=more,
         why=f"sessions queue for {why}",
-        remedy=[Remedy(command="", does=does)],
+        remedy=[Remedy(does=does)],
     )
