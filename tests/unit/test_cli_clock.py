@@ -211,18 +211,12 @@ def test_ctrl_c_keeps_what_was_measured(
     assert report["cores"] is None
 
 
-def test_details_are_printed_where_asked_for(run: Run) -> None:
-    status, out, _ = run("--clock", "monotonic", "--histogram", "--exact")
+def test_the_histogram_is_printed_where_asked_for(run: Run) -> None:
+    status, out, _ = run("--clock", "monotonic", "--histogram")
     assert status == 0
     assert re.search(r"^monotonic: [\d,]+ readings in \d+\.\d\d s$", out, re.MULTILINE)
     # in which bucket readings begin depends on the machine
     assert re.search(r"^ *(?:31|63|127|255) +[\d,]+ +\d+\.\d{4} % +\d+\.\d{4} %", out, re.MULTILINE)
-    exact = out.split("durations up to 99.99 %")[1]
-    rows = re.findall(
-        r"^ *([\d,]+) +[\d,]+\.\d\d +[\d,]+ +[\d.]+ % +([\d.]+) %", exact, re.MULTILINE
-    )
-    assert float(rows[-1][1]) == 100.0
-    assert sum(float(row[1]) >= 99.99 for row in rows[:-1]) == 1
 
 
 PLAN = [

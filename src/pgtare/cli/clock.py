@@ -41,9 +41,6 @@ def clock(
     histogram: Annotated[
         bool, typer.Option("--histogram", help="Also show durations by powers of two.")
     ] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Also show every duration up to 99.99 % of all.")
-    ] = False,
     explain: Annotated[
         Path | None,
         typer.Option(
@@ -61,7 +58,7 @@ def clock(
 
     Examples: `pgtare clock`
 
-    `pgtare clock -d 3 --clock tsc --exact`
+    `pgtare clock -d 3 --clock tsc --histogram`
 
     `pgtare clock --explain plan.json`
     """
@@ -75,7 +72,7 @@ def clock(
     if explain is not None and calls is not None and cost is not None:  # else interrupted before
         report.plan = plan_timing(explain, calls, cost)
     if not destination.printed:
-        _print(report, Console(), histogram, exact)
+        _print(report, Console(), histogram)
     destination.write(report.to_json())
     if report.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
@@ -104,12 +101,9 @@ def _reading(request: Request) -> Iterator[Tick]:
         yield lambda done, what: display.tick(done, what, "; Ctrl-C ends it")
 
 
-def _print(report: ClockReport, console: Console, histogram: bool, exact: bool) -> None:
+def _print(report: ClockReport, console: Console, histogram: bool) -> None:
     console.print(show.summary(report), highlight=False)
-    for one in report.clocks:
-        if histogram:
-            console.print(show.histogram(one), highlight=False)
-        if exact:
-            console.print(show.exact(one), highlight=False)
+    for one in report.clocks if histogram else ():
+        console.print(show.histogram(one), highlight=False)
     if report.plan is not None:
         console.print(f"\n{show.plan(report.plan)}", highlight=False, markup=False)

@@ -138,10 +138,6 @@ def of_rows(
     return FindingsHistory(from_=stretch.begin, to=stretch.end, findings=found)
 
 
-def _utc(at: datetime | None) -> datetime | None:
-    return None if at is None else _at(at)
-
-
 def _at(at: datetime) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
@@ -149,8 +145,7 @@ def _at(at: datetime) -> datetime:
 def _finding(rows: Sequence[Mapping[str, Any]], stretch: Stretch) -> KeptFinding | None:
     """One finding, from its rows; None if it began after the stretch or ended before."""
     last = rows[-1]
-    since, until = _utc(last["since"]), _utc(last["until"])
-    assert since is not None
+    since, until = _at(last["since"]), last["until"] and _at(last["until"])
     if since > stretch.end or (until is not None and until < stretch.begin):
         return None
     ended = last["event"] == "close"

@@ -7,9 +7,10 @@ import errno
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,6 +162,25 @@ def library() -> ctypes.CDLL:
     return found
 
 
+_ADDRESS, _INT, _INT64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_RUN = ctypes.POINTER(_Run)
+#: What each function of the library returns and takes; those left out take nothing and return int.
+_SIGNATURES: Mapping[str, tuple[Any, Sequence[Any]]] = {
+    "probe_new": (_RUN, ()),
+    "probe_free": (None, (_RUN,)),
+    "probe_record": (_INT, (_RUN, _INT)),
+    "probe_replay": (None, (_RUN, _ADDRESS, ctypes.c_uint64)),
+    "probe_cost": (_INT, (_INT, _INT, _INT, _ADDRESS, _ADDRESS)),
+    "probe_cores": (None, (_ADDRESS, _INT, _INT, _INT, _INT64, ctypes.c_uint64, _INT64)),
+    "probe_cpuid": (_INT, (ctypes.c_uint32, ctypes.c_uint32, _ADDRESS)),
+    "probe_calibrate": (None, (_INT64, _ADDRESS)),
+    "probe_pair": (None, (_ADDRESS,)),
+    "probe_counter_trusted": (_INT, (_ADDRESS,)),
+    "probe_kernel_rate": (_INT, (_ADDRESS, _ADDRESS)),
+    "probe_counter_hz": (_INT64, ()),
+}
+
+
 def _load(path: Path, wanted: str) -> ctypes.CDLL | None:
     """The library at `path`, if it is there, loads, and comes from the sources wanted."""
     try:
@@ -170,31 +190,9 @@ def _load(path: Path, wanted: str) -> ctypes.CDLL | None:
             return None
     except (OSError, AttributeError):
         return None
-    found.probe_new.restype = ctypes.POINTER(_Run)
-    found.probe_free.argtypes = [ctypes.POINTER(_Run)]
-    found.probe_free.restype = None
-    found.probe_record.argtypes = [ctypes.POINTER(_Run), ctypes.c_int]
-    found.probe_replay.argtypes = [ctypes.POINTER(_Run), ctypes.c_void_p, ctypes.c_uint64]
-    found.probe_replay.restype = None
-    found.probe_cost.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 2]
-    found.probe_cores.argtypes = [
-        ctypes.POINTER(CorePair),
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int64,
-        ctypes.c_uint64,
-        ctypes.c_int64,
-    ]
-    found.probe_cores.restype = None
-    found.probe_cpuid.argtypes = [ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
-    found.probe_calibrate.argtypes = [ctypes.c_int64, ctypes.c_void_p]
-    found.probe_calibrate.restype = None
-    found.probe_pair.argtypes = [ctypes.c_void_p]
-    found.probe_pair.restype = None
-    found.probe_counter_trusted.argtypes = [ctypes.c_void_p]
-    found.probe_kernel_rate.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    found.probe_counter_hz.restype = ctypes.c_int64
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(found, name)
+        function.restype, function.argtypes = result, arguments
     return found
 
 

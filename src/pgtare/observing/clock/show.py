@@ -1,4 +1,4 @@
-"""A report as a terminal shows it: summary, histograms, exact durations, a plan."""
+"""A report as a terminal shows it: summary, histograms, a plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgtare.kit import numbers
+from pgtare.kit import labelled_text, numbers
 from pgtare.observing.clock.diagnosis import VAGUE_NS
 from pgtare.observing.clock.schema import (
     ClockReport,
@@ -21,8 +21,6 @@ from pgtare.observing.clock.schema import (
 )
 
 _BAR = 24
-#: Exact durations are listed as far as this share of them, in percent.
-_LISTED_PCT = 99.99
 _VERDICT = {"good": "green", "slow": "yellow", "faulty": "red"}
 
 
@@ -48,7 +46,7 @@ def summary(report: ClockReport) -> RenderableType:
         _clocks(report.clocks),
         *(Text(f"{name}: {why}") for name, why in report.lacking.items()),
         Text(""),
-        _facts(report),
+        labelled_text.rows(facts(report)),
     ]
     if report.meaning:
         parts += [Text(""), _meaning(report)]
@@ -78,15 +76,6 @@ def _clocks(clocks: Sequence[ClockResult]) -> Table:
             ns(clock.max_ns),
             Text(numbers.count(clock.backward), style="bold red" if clock.backward else ""),
         )
-    return table
-
-
-def _facts(report: ClockReport) -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in facts(report):
-        table.add_row(name, Text(text))
     return table
 
 
@@ -254,35 +243,5 @@ def histogram(clock: ClockResult) -> RenderableType:
             f"{100 * running / total:.4f} %",
             "█" * round(_BAR * bucket.count / most),
         )
-    return Group(Text(f"\n{_heading(clock)}", style="bold"), table)
-
-
-def exact(clock: ClockResult) -> RenderableType:
-    """Every duration seen until nearly all of them, steps back and the largest in any case."""
-    total = sum(one.count for one in clock.exact) or 1
-    table = _table("ticks", "ns", "count", "share", "running")
-    running, left_out = 0, 0
-    for i, one in enumerate(clock.exact):
-        stopped = 100 * running / total >= _LISTED_PCT and one.ticks >= 0
-        running += one.count
-        last = i == len(clock.exact) - 1
-        if stopped and not last:
-            left_out += 1
-            continue
-        if left_out:
-            table.add_row("…", f"{left_out} more", "", "", "")
-        table.add_row(
-            numbers.count(one.ticks),
-            f"{one.duration_ns:,.2f}",
-            numbers.count(one.count),
-            f"{100 * one.count / total:.4f} %",
-            f"{100 * running / total:.4f} %",
-        )
-    heading = f"\n{_heading(clock)}, durations up to {_LISTED_PCT:g} %"
-    return Group(Text(heading, style="bold"), table)
-
-
-def _heading(clock: ClockResult) -> str:
-    return (
-        f"{clock.name}: {numbers.counted(clock.differences, 'reading')} in {clock.duration_s:.2f} s"
-    )
+    heading = f"{clock.name}: {numbers.counted(clock.differences, 'reading')} in "
+    return Group(Text(f"\n{heading}{clock.duration_s:.2f} s", style="bold"), table)

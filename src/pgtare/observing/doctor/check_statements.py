@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
 
 from pgtare.kit import numbers
 from pgtare.observing.doctor import churn, evictions
@@ -40,7 +39,6 @@ def figures(
     texts: Texts,
     found: Evictions,
     waits: Waits | None,
-    statements_per_s: float | None,
 ) -> Statements | None:
     """pg_stat_statements in figures; None if it is not there."""
     if facts.statements is None or last.entries is None:
@@ -48,7 +46,6 @@ def figures(
     size = facts.table_size
     count = last.dealloc
     since = (count.taken - count.reset).total_seconds() if count else 0.0
-    ages = [t.age_s for t in texts.rows or () if t.age_s is not None]
     rows = texts.rows
     evicted = found.evicted_per_s
     sweep_s = evictions.sweep_s(size)
@@ -69,13 +66,11 @@ def figures(
         turnover_s=size / evicted if evicted else None,
         lost_share=None if evicted is None else evictions.lost(size, evicted),
         distinct=found.distinct,
-        statements_per_s=statements_per_s,
         live_text_bytes=None
         if rows is None or last.entries.hidden
         else sum(t.length + 1 for t in rows),
         text_file_bytes=texts.file_bytes,
         null_texts=None if rows is None else sum(1 for t in rows if t.text is None),
-        median_age_s=median(ages) if ages else None,
         lock_share=waits.share(LOCK_EVENT) if waits else None,
         lock_share_lo=waits.least(LOCK_EVENT) if waits else None,
     )

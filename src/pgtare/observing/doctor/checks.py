@@ -54,9 +54,7 @@ def check(
             f"pg_stat_statements was reset{when}, within this interval: no rates of evictions",
         )
     traffic = _traffic(first, last)
-    statements = check_statements.figures(
-        facts, last, texts, evicted, waits, traffic.statements_per_s
-    )
+    statements = check_statements.figures(facts, last, texts, evicted, waits)
     observers, costly = check_settings.observers(facts, weights, traffic)
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),

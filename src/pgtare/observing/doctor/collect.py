@@ -297,14 +297,12 @@ def read_texts(session: Session, facts: DoctorFacts) -> Texts:
         why = f"their file is larger than {limit}, all of which the server would load"
         remedy = "SELECT pg_stat_statements_reset();  -- starts the file anew"
         return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))
-    aged = facts.statements.number >= (1, 11)
-    query = queries.TEXTS_WITH_AGES if aged else queries.TEXTS
     try:
-        rows = session.rows(query, facts.statements.schema)
+        rows = session.rows(queries.TEXTS, facts.statements.schema)
     except Unreadable as ex:
         return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))
     texts = (
-        StatementText(user, database, text, int(length or 0), calls, age)
-        for user, database, text, length, calls, age in rows
+        StatementText(user, database, text, int(length or 0), calls)
+        for user, database, text, length, calls in rows
     )
     return Texts(tuple(texts), size)

@@ -119,11 +119,9 @@ class Statements(Model):
         default=None, description="share of the executions whose statistics are lost, from 0 to 1"
     )
     distinct: float | None = Field(default=None, description="statements in circulation, estimated")
-    statements_per_s: float | None = Field(default=None, description="statements executed")
     live_text_bytes: int | None = Field(default=None, description="texts in use")
     text_file_bytes: int | None = Field(default=None, description="size of the file of texts")
     null_texts: int | None = Field(default=None, description="entries whose text is lost")
-    median_age_s: float | None = Field(default=None, description="median age of an entry")
     lock_share: float | None = Field(
         default=None,
         description="share of the active time spent waiting for the table's lock, from 0 to 1",

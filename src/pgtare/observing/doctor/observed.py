@@ -205,17 +205,13 @@ class ActivitySamples:
 
 @dataclass(frozen=True)
 class StatementText:
-    """A statement's text and how long all of it is; age_s: how long it has been in the table.
-
-    user, database: the OIDs that the entry goes by.
-    """
+    """A statement's text and how long all of it is; user, database: the entry's OIDs."""
 
     user: int
     database: int
     text: str | None
     length: int
     calls: int
-    age_s: float | None
 
 
 @dataclass(frozen=True)

@@ -114,20 +114,12 @@ ENTRIES = Query(
 FROM {schema}.pg_stat_statements(false) GROUP BY 2, 3, 4""",
     "pg_stat_statements is there",
 )
-_TEXTS = f"""SELECT userid, dbid, left(query, {TEXT_CHARACTERS}), octet_length(query),
-  calls::bigint, {{age}}
-FROM {{{{schema}}}}.pg_stat_statements(true) WHERE queryid IS NOT NULL"""
 TEXTS = Query(
     "texts",
     "what the statements say, and how long the texts are",
-    _TEXTS.format(age="NULL::float8"),
-    "pg_stat_statements before 1.11",
-)
-TEXTS_WITH_AGES = Query(
-    "texts and ages",
-    "what the statements say, and since when each of them is in the table",
-    _TEXTS.format(age="extract(epoch FROM clock_timestamp() - stats_since)::float8"),
-    "pg_stat_statements 1.11 or later (PostgreSQL 17)",
+    f"""SELECT userid, dbid, left(query, {TEXT_CHARACTERS}), octet_length(query), calls::bigint
+FROM {{schema}}.pg_stat_statements(true) WHERE queryid IS NOT NULL""",
+    "pg_stat_statements is there",
 )
 CLOCK = Query(
     "clock",

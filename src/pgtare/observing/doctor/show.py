@@ -19,7 +19,6 @@ from pgtare.observing.doctor.model import (
     WaitShare,
 )
 from pgtare.observing.findings.model import Finding
-from pgtare.observing.findings.words import spent
 
 _STYLES = {"critical": "bold red", "warning": "bold yellow", "info": "cyan", "ok": "green"}
 _EVENTS = 6
@@ -123,8 +122,6 @@ def _figures(found: Statements) -> Table:
                 f"{reset:%Y-%m-%d %H:%M %Z}, {numbers.rate(found.since_reset_per_s)}/s",
             )
         )
-    if found.median_age_s is not None:
-        rows.append(("age", f"half of the entries are younger than {spent(found.median_age_s)}"))
     if found.live_text_bytes is not None:
         text = f"{found.live_text_bytes / 1e3:,.0f} kB"
         if found.text_file_bytes is not None:
