@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
@@ -179,49 +179,45 @@ def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
     )
 
 
-def clock(found: Clock | None) -> list[Finding]:
+def clock(found: Clock | None) -> Iterator[Finding]:
     """A clock that is read by system call."""
     if found is None or found.read_ns < SLOW_CLOCK_NS:
-        return []
+        return
     source = f"; the kernel's clock source is {found.source}" if found.source else ""
-    return [
-        of_setting(
-            "clock",
-            level="warning",
-            title=f"reading the clock costs the server {found.read_ns:,.0f} ns",
-            evidence=[f"{found.read_ns:,.0f} ns for a clock_timestamp(){source}"],
-            why="EXPLAIN ANALYZE, track_io_timing and every transaction's start read the clock; "
-            "a reading by vDSO costs 20 to 50 ns",
-            remedy=[
-                "pgtare clock  -- on the server's host: it names what is wrong and the remedy",
-                *([_USE_TSC] if found.source not in (None, "tsc") else []),
-            ],
-            sure="likely",
-            because="measured on the server by SQL, the fastest of many; a busy processor makes it "
-            "longer",
-            figures={"read_ns": found.read_ns},
-        )
-    ]
+    yield of_setting(
+        "clock",
+        level="warning",
+        title=f"reading the clock costs the server {found.read_ns:,.0f} ns",
+        evidence=[f"{found.read_ns:,.0f} ns for a clock_timestamp(){source}"],
+        why="EXPLAIN ANALYZE, track_io_timing and every transaction's start read the clock; "
+        "a reading by vDSO costs 20 to 50 ns",
+        remedy=[
+            "pgtare clock  -- on the server's host: it names what is wrong and the remedy",
+            *([_USE_TSC] if found.source not in (None, "tsc") else []),
+        ],
+        sure="likely",
+        because="measured on the server by SQL, the fastest of many; a busy processor makes it "
+        "longer",
+        figures={"read_ns": found.read_ns},
+    )
 
 
-def waits_clock(reason: str | None) -> list[Finding]:
+def waits_clock(reason: str | None) -> Iterator[Finding]:
     """A clock that the kernel has given up since the server started."""
     if not caveats.of_clock(reason):
-        return []
-    return [
-        of_setting(
-            "clock",
-            name="waits",
-            level="warning",
-            title="waits are timed by a clock that the kernel no longer trusts",
-            evidence=[f"the clock was {reason}"],
-            why="the kernel gives the processor's counter up when processors disagree or it "
-            "changes its rate, so times of waits may be wrong",
-            remedy=[set_at_once("wait_event_timing.clock", "monotonic")],
-            sure="certain",
-            because="clock_reason of pg_stat_wait_event_timing_info",
-        )
-    ]
+        return
+    yield of_setting(
+        "clock",
+        name="waits",
+        level="warning",
+        title="waits are timed by a clock that the kernel no longer trusts",
+        evidence=[f"the clock was {reason}"],
+        why="the kernel gives the processor's counter up when processors disagree or it "
+        "changes its rate, so times of waits may be wrong",
+        remedy=[set_at_once("wait_event_timing.clock", "monotonic")],
+        sure="certain",
+        because="clock_reason of pg_stat_wait_event_timing_info",
+    )
 
 
 def unweighed(weights: Iterable[str], facts: DoctorFacts) -> list[Unseen]:
@@ -234,31 +230,29 @@ def unweighed(weights: Iterable[str], facts: DoctorFacts) -> list[Unseen]:
     ]
 
 
-def kept(found: Sequence[KeptByCause]) -> list[Finding]:
+def kept(found: Sequence[KeptByCause]) -> Iterator[Finding]:
     """One finding of all that is kept: how much, since when, and for which causes."""
     if not found:
-        return []
+        return
     traces = sum(one.traces for one in found)
     first = min(one.first for one in found)
     counted = numbers.counted
-    return [
-        of_setting(
-            "kept",
-            level="info",
-            title=f"{counted(traces, 'trace')} of incidents kept since {first:%Y-%m-%d %H:%M} UTC",
-            evidence=[
-                f"{counted(one.traces, 'trace')} because of {_WORDS.get(one.cause, one.cause)}, "
-                f"the latest at {one.last:%Y-%m-%d %H:%M:%S} UTC"
-                for one in found
-            ],
-            why="a trigger that somebody has set fired, and the session's calls and waits before "
-            "that can be read",
-            remedy=[
-                "pgtare trace kept --dsn …  -- lists them, and takes one by its ID",
-                "SELECT sql_trace_kept_forget(id);  -- when it has been looked into",
-            ],
-            sure="certain",
-            because="the server lists them",
-            figures={"kept_traces": float(traces)},
-        )
-    ]
+    yield of_setting(
+        "kept",
+        level="info",
+        title=f"{counted(traces, 'trace')} of incidents kept since {first:%Y-%m-%d %H:%M} UTC",
+        evidence=[
+            f"{counted(one.traces, 'trace')} because of {_WORDS.get(one.cause, one.cause)}, "
+            f"the latest at {one.last:%Y-%m-%d %H:%M:%S} UTC"
+            for one in found
+        ],
+        why="a trigger that somebody has set fired, and the session's calls and waits before "
+        "that can be read",
+        remedy=[
+            "pgtare trace kept --dsn …  -- lists them, and takes one by its ID",
+            "SELECT sql_trace_kept_forget(id);  -- when it has been looked into",
+        ],
+        sure="certain",
+        because="the server lists them",
+        figures={"kept_traces": float(traces)},
+    )

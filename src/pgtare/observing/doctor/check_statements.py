@@ -212,7 +212,7 @@ def _churn(found: Statements, families: Sequence[churn.Family], entries: int) ->
         share = family.members / entries
         if share < _CHURN_SHARE:
             break
-        cure = churn.REMEDIES[family.kind]
+        why, remedy = churn.REMEDIES[family.kind]
         fill = "fills" if family.kind.startswith("one ") else "fill"
         findings.append(
             of_setting(
@@ -225,8 +225,8 @@ def _churn(found: Statements, families: Sequence[churn.Family], entries: int) ->
                     f"{short(family.pattern, 100)}",
                     f"for example {short(family.example, 100)}",
                 ],
-                why=cure.because,
-                remedy=[cure.remedy.format(max=_enough(found) or 2 * found.max)],
+                why=why,
+                remedy=[remedy.format(max=_enough(found) or 2 * found.max)],
                 sure="likely",
                 because="the texts were compared by patterns; what makes them was not seen",
                 figures={"entries": family.members, "share": share, "calls": family.calls},

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pgtare.observing.doctor import check_logging, check_settings, check_statements, evictions
 from pgtare.observing.doctor.check_settings import Traffic, Weight
 from pgtare.observing.doctor.collect import read_facts, read_look, read_texts
-from pgtare.observing.doctor.evictions import Evictions, StatisticsReset
 from pgtare.observing.doctor.model import Clock, Observer, Statements, Waits
 from pgtare.observing.doctor.observed import (
     ActivitySamples,
@@ -45,10 +44,8 @@ def check(
 ) -> Checked:
     """All checks of the time between two looks."""
     notes: tuple[str, ...] = ()
-    try:
-        evicted = evictions.between(facts, first, last, samples)
-    except StatisticsReset:
-        evicted = Evictions()
+    evicted = evictions.between(facts, first, last, samples)
+    if evicted.reset:
         when = f" at {last.dealloc.reset.astimezone():%H:%M:%S}" if last.dealloc is not None else ""
         notes = (
             f"pg_stat_statements was reset{when}, within this interval: no rates of evictions",

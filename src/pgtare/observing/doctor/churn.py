@@ -59,60 +59,53 @@ class Family:
     example: str
 
 
-@dataclass(frozen=True)
-class ChurnRemedy:
-    """What to do about a kind of churn, and why it makes entries."""
-
-    because: str
-    remedy: str
-
-
+#: By kind of churn: why it makes entries, and what to do.
 REMEDIES = {
-    "temporary tables": ChurnRemedy(
+    "temporary tables": (
         "a temporary table that is made anew has another identity each time, so the same text "
         "becomes a new entry",
         "-- make the temporary table once a session and TRUNCATE it, use a CTE or an array, or go "
         "to PostgreSQL 18, which goes by the table's name",
     ),
-    "tables made anew, or one text in many schemas": ChurnRemedy(
+    "tables made anew, or one text in many schemas": (
         "entries go by the identity of the tables, not by their names: a table that is dropped and "
         "made anew, or found through another search_path, makes a new entry of the same text",
         "-- keep the tables and TRUNCATE them; for one schema a customer, raise "
         "pg_stat_statements.max, or go to PostgreSQL 18, which goes by the tables' names",
     ),
-    "lists of values": ChurnRemedy(
+    "lists of values": (
         "an IN list or VALUES of another length is another statement (PostgreSQL 18 counts IN "
         "lists of constants as one)",
         "-- write = ANY($1) with an array, INSERT ... SELECT FROM unnest($1, ...), or go to "
         "PostgreSQL 18",
     ),
-    "utility statements": ChurnRemedy(
+    "utility statements": (
         "utility statements are distinguished by their text, numbers, names and comments in it",
         set_at_once("pg_stat_statements.track_utility", "off"),
     ),
-    "comments": ChurnRemedy(
+    "comments": (
         "the texts differ in their comments, which make no entry of their own; what does is most "
         "likely that tables are made anew, or found through another search_path",
         "-- keep the tables and TRUNCATE them; for one schema a customer, raise "
         "pg_stat_statements.max",
     ),
-    ROLES: ChurnRemedy(
+    ROLES: (
         "entries go by the role that runs a statement: each role has an entry of its own for the "
         "same text",
         "-- raise pg_stat_statements.max to statements × roles, or let all tenants use one role "
         "and tell them apart by a setting and row-level security (SET ROLE makes entries as well)",
     ),
-    DATABASES: ChurnRemedy(
+    DATABASES: (
         "entries go by the database: each database has an entry of its own for the same text",
         "-- raise pg_stat_statements.max to statements × databases, or leave databases out: "
         "ALTER DATABASE name SET pg_stat_statements.track = 'none';",
     ),
-    "numbered names": ChurnRemedy(
+    "numbered names": (
         "each table, column, cursor or savepoint with a name of its own is a statement of its own",
         "-- give generated names back (partitions by their parent, one cursor name), or raise "
         "pg_stat_statements.max",
     ),
-    "schemas": ChurnRemedy(
+    "schemas": (
         "the same statement in each schema is a statement of its own",
         "ALTER SYSTEM SET pg_stat_statements.max = {max};  -- statements × schemas; then a restart",
     ),

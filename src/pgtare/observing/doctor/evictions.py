@@ -41,32 +41,29 @@ ONE_PERCENT_EVICTED_S: dict[int, float] = {
 }
 
 
-class StatisticsReset(Exception):
-    """The statistics were reset between the two looks: they cannot be compared."""
-
-
 @dataclass(frozen=True)
 class Evictions:
     """What happened between two looks; rates a second, None if there is no way to know.
 
     distinct: statements in circulation, at least, if some were evicted; infinite if hardly
-    any was there at both looks.
+    any was there at both looks. reset: whether the statistics were, so that nothing is known.
     """
 
     deallocations_per_s: float | None = None
     evicted_per_s: float | None = None
     distinct: float | None = None
+    reset: bool = False
 
 
 def between(facts: DoctorFacts, first: Look, last: Look, samples: ActivitySamples) -> Evictions:
-    """Compare two looks. Raises StatisticsReset."""
+    """Compare two looks."""
     if first.entries is None or last.entries is None:
         return Evictions()
     before, after = first.dealloc, last.dealloc
     if before is None or after is None:
         return Evictions()
     if before.reset != after.reset or after.count < before.count:
-        raise StatisticsReset
+        return Evictions(reset=True)
     seconds = elapsed_s(before, after)
     if seconds <= 0:
         return Evictions()

@@ -49,11 +49,10 @@ def examine_fleet(
 
     limit_s = interval_s + _LIMIT_S
     outcomes = parallel.for_each(servers, look, at_once=AT_ONCE, limit_s=limit_s)
-    found = []
-    for name, outcome in outcomes.items():
-        server = servers[name]
-        found.append(Examined(name, server.labels, server.weight, outcome.answer, outcome.problem))
-    return found
+    return [
+        Examined(name, server.labels, server.weight, outcomes[name].answer, outcomes[name].problem)
+        for name, server in servers.items()
+    ]
 
 
 #: Names of servers are cut to this many characters, and what was found has as many at least.

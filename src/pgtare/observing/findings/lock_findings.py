@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import Cause
@@ -144,15 +146,16 @@ def _prepared(cause: Cause, whole: Partition) -> Finding:
     age = "" if held.prepared_age_s is None else f", prepared {spent(held.prepared_age_s)} ago"
     gid = remedies.literal(held.gid or "")
     title = f"the prepared transaction {gid} holds {_object(cause, whole) or 'locks'}"
-    found = _finding(
+    return _finding(
         cause,
         whole,
         title,
         [f"prepared transaction {gid} of role {held.owner} in database {held.database}{age}"],
         [remedies.rollback_prepared(held.gid or "", held.database, held.owner)],
+        root=Who(
+            gid=held.gid, role=held.owner or "", database=held.database or "", state="prepared"
+        ),
     )
-    root = Who(gid=held.gid, role=held.owner or "", database=held.database or "", state="prepared")
-    return found.model_copy(update={"root": root})
 
 
 def _ring(cause: Cause, whole: Partition) -> Finding:
@@ -197,14 +200,16 @@ def _older_transaction(
     if not others:
         finish = "let the transaction finish: nobody who reads or writes waits for the build"
         fixes.insert(0, Remedy(does=finish))
-    found = _finding(cause, whole, title, [_state(root)], fixes)
-    changes: dict[str, object] = {
-        "why": "what is done CONCURRENTLY waits for all transactions that began before it, and "
-        "might use the table as it was"
-    }
-    if not others:
-        changes |= {"class_": ACTIVE, "level": "warning"}
-    return found.model_copy(update=changes)
+    return _finding(
+        cause,
+        whole,
+        title,
+        [_state(root)],
+        fixes,
+        **({} if others else {"class_": ACTIVE, "level": "warning"}),
+        why="what is done CONCURRENTLY waits for all transactions that began before it, and might "
+        "use the table as it was",
+    )
 
 
 def _is_election(cause: Cause, root: SampledSession) -> bool:
@@ -226,7 +231,7 @@ def _is_election(cause: Cause, root: SampledSession) -> bool:
 def _election(
     cause: Cause, whole: Partition, root: SampledSession
 ) -> Finding:
-    found = _finding(
+    return _finding(
         cause,
         whole,
         f"sessions of {root.application or root.role} stand by for the one that holds "
@@ -238,15 +243,11 @@ def _election(
                 "and then would occupy no connection that waits",
             )
         ],
-    )
-    return found.model_copy(
-        update={
-            "class_": INFORMATION,
-            "level": "info",
-            "why": "holder and waiters are of one role and application, and none of them ever got "
-            "the lock: so leaders are elected, by design",
-            "sure": "likely",
-        }
+        class_=INFORMATION,
+        level="info",
+        why="holder and waiters are of one role and application, and none of them ever got the "
+        "lock: so leaders are elected, by design",
+        sure="likely",
     )
 
 
@@ -256,7 +257,9 @@ def _finding(
     title: str,
     evidence: list[str],
     fixes: list[Remedy],
+    **more: Any,
 ) -> Finding:
+    """A finding of a lock; `more` adds to its fields, or replaces them."""
     outage = whole.is_large(cause) and cause.longest_wait_s >= _LONG_WAIT_S
     victims = sorted(cause.waits, key=lambda pid: -cause.waits[pid])
     seen = [
@@ -267,22 +270,25 @@ def _finding(
     ]
     texts = [whole.observation.text(statement) for statement in cause.statements.most(2)]
     seen += [f"waiting: «{short(text)}»" for text in texts if text]
+    fields: dict[str, Any] = {
+        "root": who(cause.root),
+        "why": "what waits for a lock goes on when its holder's transaction ends, not before",
+        "sure": "certain",
+    }
     return of_cause(
         cause,
         whole,
         outage=outage,
         since=moment(cause.since),
-        root=who(cause.root),
         gate=who(cause.gate),
         object=_object(cause, whole) or None,
         victims=victims,
         title=title,
         evidence=seen,
-        why="what waits for a lock goes on when its holder's transaction ends, not before",
         remedy=fixes,
-        sure="certain",
         because="the server named whom each session waits for",
         figures={"longest_wait_s": cause.longest_wait_s, "sessions": float(cause.most_waiters)},
+        **fields | more,
     )
 
 
