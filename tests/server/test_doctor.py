@@ -131,7 +131,7 @@ def test_a_healthy_server_under_load_has_no_finding(
     assert report["taken"].endswith("Z")
     assert report["server"]["started"].endswith("Z")
     observers = {o["name"]: o["source"] for o in report["observers"]}
-    assert "clock readings" in observers["track_io_timing"]
+    assert "pgtare weigh track_io_timing" in observers["track_io_timing"]
 
 
 def test_a_superusers_own_queries_stay_out_of_the_table(healthy: Cluster) -> None:

@@ -17,7 +17,7 @@ from pgtare.cli.doctor import read_weights
 from pgtare.observing.doctor import check_statements, churn, evictions, queries
 from pgtare.observing.doctor import show as doctor_show
 from pgtare.observing.doctor import waits as waiting
-from pgtare.observing.doctor.check_settings import Traffic, Weight, observers
+from pgtare.observing.doctor.check_settings import Weight, observers
 from pgtare.observing.doctor.collect import preload
 from pgtare.observing.doctor.model import Clock, Server, Statements, Waits
 from pgtare.observing.doctor.observed import (
@@ -197,7 +197,7 @@ def entries(calls: dict[int, int], seconds: float = 0.0) -> StatementEntries:
 
 
 def look(seconds: float = 0.0, waits: CountedWaits | None = None) -> Look:
-    return Look(NOW + timedelta(seconds=seconds), 0, 0, waits=waits)
+    return Look(NOW + timedelta(seconds=seconds), 0, waits=waits)
 
 
 def test_circulation_by_capture_and_recapture() -> None:
@@ -352,33 +352,9 @@ def test_a_cost_that_was_not_shown_is_no_finding() -> None:
     certainties = []
     for low, costs in ((-9.0, False), (2.0, True), (5.5, True)):
         weight = Weight(1.0, 6.0, low, costs, "weighed")
-        _, findings = observers(facts, {"track_io_timing": weight}, Traffic(None, None, None))
+        _, findings = observers(facts, {"track_io_timing": weight})
         certainties.append([finding.sure for finding in findings])
     assert certainties == [[], ["likely"], ["certain"]]
-
-
-@pytest.mark.parametrize(
-    ("version", "cost_us", "source"),
-    [
-        ("16.9", 8.0, "2 clock readings of 20 ns for each of 20,000 blocks"),
-        ("17.5", 8.0, "at most: .* though one read may take 32 blocks"),
-        ("18.6", 1.6, "at most: 4 clock readings of 20 ns for each of 2,000 reads"),
-    ],
-)
-def test_io_timing_costs_what_the_version_reads_the_clock(
-    version: str, cost_us: float, source: str
-) -> None:
-    facts = DoctorFacts(
-        server=SERVER.model_copy(update={"version": version}),
-        settings={"track_io_timing": "on", "io_combine_limit": "32"},
-        statements=None,
-        waits=None,
-        may_stat_file=False,
-        clock=Clock(read_ns=20),
-    )
-    ((found,), _) = observers(facts, {}, Traffic(100.0, None, 20_000.0, 2_000.0))
-    assert found.cost_us == pytest.approx(cost_us)
-    assert re.search(source, found.source)
 
 
 def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:

@@ -37,7 +37,7 @@ SAMPLE = {"log_min_duration_sample": "0", "log_statement_sample_rate": "0.01"}
 
 def findings(settings: dict[str, str], per_s: float) -> list[tuple[str, str, list[str]]]:
     facts = DoctorFacts(SERVER, {**DEFAULTS, **settings}, None, None, False, None)
-    found = check_logging.check(facts, Traffic(None, per_s, None))
+    found = check_logging.check(facts, Traffic(None, per_s))
     return [(one.level, one.title, one.commands) for one in found]
 
 

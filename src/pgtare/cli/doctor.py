@@ -101,20 +101,16 @@ def _without_end(dsn: str, every: float, weights: Mapping[str, Weight]) -> Itera
             with connected(dsn) as session:
                 for report in watch(session, every, weights):
                     if waiting:
-                        _tell("the server is back")
+                        cli.say("pgtare: the server is back", err=True)
                     begun, waiting = True, False
                     yield report
         except MeasurementError as ex:
             if not begun:
                 raise
             if not waiting:
-                _tell(f"{ex}; trying again every {every:g} s")
+                cli.say(f"pgtare: {ex}; trying again every {every:g} s", err=True)
             waiting = True
             time.sleep(every)
-
-
-def _tell(text: str) -> None:
-    cli.say(f"pgtare: {text}", err=True)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from pgtare.observing.doctor.model import Clock, Observer, Unseen
 from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
 from pgtare.observing.findings.model import Finding, of_setting
 from pgtare.observing.findings.remedies import set_at_once
-from pgtare.postgres.io_timing import io_readings
 from pgtare.postgres.wait_counters import caveats
 
 #: A cost that weighing found, as a share of a transaction, from which on it is reported.
@@ -51,15 +50,10 @@ class Weight:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the server does a second; None what nobody counts.
-
-    reads_s: of data, each of one block or several.
-    """
+    """What the server does a second; None what nobody counts."""
 
     transactions_per_s: float | None
     statements_per_s: float | None
-    blocks_read_s: float | None
-    reads_s: float | None = None
 
 
 Settings = Mapping[str, str]
@@ -112,7 +106,7 @@ _CHEAPER = {
 
 
 def observers(
-    facts: DoctorFacts, weights: Mapping[str, Weight], traffic: Traffic
+    facts: DoctorFacts, weights: Mapping[str, Weight]
 ) -> tuple[list[Observer], list[Finding]]:
     """What observes the server, and findings for what was found to cost much."""
     listed, findings = [], []
@@ -121,8 +115,7 @@ def observers(
             continue
         value, weight = facts.settings[kind.setting], weights.get(kind.arm)
         if weight is None:
-            computed = _computed(kind, facts, traffic)
-            listed.append(computed or Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
+            listed.append(Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
             continue
         listed.append(
             Observer(
@@ -140,25 +133,6 @@ def observers(
 
 def _weigh(arm: str) -> str:
     return f"not known: `pgtare weigh {arm} --dsn … --out w`, then `pgtare doctor --weighed w`"
-
-
-def _computed(kind: _Kind, facts: DoctorFacts, traffic: Traffic) -> Observer | None:
-    """What track_io_timing's clock readings cost, at most."""
-    per_s = traffic.blocks_read_s if facts.major < 18 else traffic.reads_s
-    transactions = traffic.transactions_per_s
-    if kind.arm != "track_io_timing" or facts.clock is None or per_s is None or not transactions:
-        return None
-    readings = io_readings(facts.major).most
-    us = readings * facts.clock.read_ns / 1000 * per_s / transactions
-    source = f"{readings} clock readings of {facts.clock.read_ns:.0f} ns for each of "
-    if facts.major >= 18:
-        source = f"at most: {source}{per_s:,.0f} reads a second"
-    else:
-        source += f"{per_s:,.0f} blocks read a second"
-    if facts.major == 17:
-        combined = facts.settings.get("io_combine_limit", "16")
-        source = f"at most: {source}, though one read may take {combined} blocks"
-    return Observer(name=kind.arm, value="on", cost_us=us, source=source)
 
 
 def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:

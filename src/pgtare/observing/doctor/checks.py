@@ -52,7 +52,7 @@ def check(
         )
     traffic = _traffic(first, last)
     statements = check_statements.figures(facts, last, texts, evicted, waits)
-    observers, costly = check_settings.observers(facts, weights, traffic)
+    observers, costly = check_settings.observers(facts, weights)
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),
         *check_logging.check(facts, traffic),
@@ -107,10 +107,8 @@ def _traffic(first: Look, last: Look) -> Traffic:
     """Rates between two looks; a counter that fell was reset and gives none."""
 
     def rate(
-        before: int | None, after: int | None, begun: DatedCounters, ended: DatedCounters
+        before: int, after: int, begun: DatedCounters, ended: DatedCounters
     ) -> float | None:
-        if before is None or after is None:
-            return None
         seconds = elapsed_s(begun, ended)
         return (after - before) / seconds if after >= before and seconds > 0 else None
 
@@ -122,9 +120,4 @@ def _traffic(first: Look, last: Look) -> Traffic:
             for key, calls in last.entries.calls.items()
         )
         statements = rate(0, grown, first.entries, last.entries)
-    return Traffic(
-        rate(first.transactions, last.transactions, first, last),
-        statements,
-        rate(first.blocks_read, last.blocks_read, first, last),
-        rate(first.reads, last.reads, first, last),
-    )
+    return Traffic(rate(first.transactions, last.transactions, first, last), statements)

@@ -199,13 +199,10 @@ def _read_clock(session: Session, may_read: bool) -> Clock | None:
 
 def read_look(session: Session, facts: DoctorFacts) -> Look:
     """Read the counters; those that cannot be read are left out, with the reason."""
-    ((taken, transactions, blocks),) = session.rows(queries.DATABASES)
+    ((taken, transactions),) = session.rows(queries.DATABASES)
     read_ns = steady_clock.now_ns()
-    dealloc = entries = waits = reads = None
+    dealloc = entries = waits = None
     unseen: list[Unseen] = []
-    if facts.major >= 18:
-        with contextlib.suppress(Unreadable):
-            ((reads,),) = session.rows(queries.READS)
     if facts.statements is not None:
         schema = facts.statements.schema
         try:
@@ -220,17 +217,7 @@ def read_look(session: Session, facts: DoctorFacts) -> Look:
             waits = _read_waits(session, facts.waits.schema, taken)
         except Unreadable as ex:
             unseen.append(Unseen(what=WAITS, why=str(ex), remedy=""))
-    return Look(
-        taken,
-        int(transactions or 0),
-        int(blocks or 0),
-        dealloc,
-        entries,
-        waits,
-        tuple(unseen),
-        read_ns,
-        reads,
-    )
+    return Look(taken, int(transactions or 0), dealloc, entries, waits, tuple(unseen), read_ns)
 
 
 def _mend(ex: Unreadable, facts: DoctorFacts) -> str:

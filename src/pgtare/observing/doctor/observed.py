@@ -145,20 +145,15 @@ class CountedWaits:
 
 @dataclass(frozen=True)
 class Look:
-    """Counters at one moment; None what there is not, or may not be read.
-
-    reads: of data, each of one block or several.
-    """
+    """Counters at one moment; None what there is not, or may not be read."""
 
     taken: datetime
     transactions: int
-    blocks_read: int
     dealloc: Deallocations | None = None
     entries: StatementEntries | None = None
     waits: CountedWaits | None = None
     unseen: tuple[Unseen, ...] = ()
     read_ns: int | None = None
-    reads: int | None = None
 
 
 @dataclass

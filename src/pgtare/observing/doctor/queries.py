@@ -76,22 +76,15 @@ WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name IN ('archive_mode', 'compute_query_id', 'logging_collector', 'shared_preload_libraries',
     'autovacuum_freeze_max_age', 'autovacuum_multixact_freeze_max_age',
     'autovacuum_vacuum_cost_limit', 'vacuum_cost_limit',
-    'checkpoint_completion_target', 'checkpoint_timeout', 'io_combine_limit', 'max_connections',
+    'checkpoint_completion_target', 'checkpoint_timeout', 'max_connections',
     'max_locks_per_transaction', 'max_prepared_transactions', 'max_slot_wal_keep_size',
     'max_wal_size', 'maintenance_work_mem', 'plan_cache_mode', 'work_mem',
     'reserved_connections', 'superuser_reserved_connections', 'synchronous_standby_names')""",
 )
 DATABASES = Query(
     "databases",
-    "transactions and blocks read so far, in all databases",
-    """SELECT clock_timestamp(), sum(xact_commit + xact_rollback)::bigint, sum(blks_read)::bigint
-FROM pg_stat_database""",
-)
-READS = Query(
-    "reads",
-    "reads of data so far, by all processes",
-    "SELECT coalesce(sum(reads), 0)::bigint FROM pg_stat_io WHERE object <> 'wal'",
-    "only from PostgreSQL 18 on, which counts a read of several blocks as one",
+    "transactions so far, in all databases",
+    """SELECT clock_timestamp(), sum(xact_commit + xact_rollback)::bigint FROM pg_stat_database""",
 )
 ACTIVITY = Query(
     "activity",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from pgtare.kit import numbers
@@ -88,19 +88,13 @@ def _connections(state: ServerState) -> Finding | None:
     used = sum(one.sessions for one in state.now.connections)
     if used < _MANY * usable:
         return None
-    holders: Counter[tuple[str, str]] = Counter()
-    idle: Counter[tuple[str, str]] = Counter()
-    within: Counter[tuple[str, str]] = Counter()
+    holders: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for one in state.now.connections:
-        holders[one.role, one.application] += one.sessions
-        idle[one.role, one.application] += one.sessions if one.state == "idle" else 0
-        within[one.role, one.application] += (
-            one.sessions if one.state.startswith("idle in transaction") else 0
-        )
-    (role, application), largest = holders.most_common(1)[0]
-    name = application or role
-    resting, open_ = idle[role, application], within[role, application]
-    theirs = sum(count for (of, _), count in holders.items() if of == role)
+        holders[one.role, one.application][one.state] += one.sessions
+    (role, application), states = max(holders.items(), key=lambda item: item[1].total())
+    name, largest, resting = application or role, states.total(), states["idle"]
+    open_ = sum(n for doing, n in states.items() if doing.startswith("idle in transaction"))
+    theirs = sum(one.sessions for one in state.now.connections if one.role == role)
     room = max(1, int(0.6 * usable))
     now = next((one.limit for one in state.now.connections if one.role == role), None)
     may_be_limited = theirs > room and now is not None and (now < 0 or now > room)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, PrivateAttr
 
@@ -159,17 +159,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def of_setting(
-    kind: str,
-    *,
-    level: Level,
-    title: str,
-    evidence: list[str],
-    why: str,
-    remedy: Iterable[str],
-    sure: Sure,
-    because: str,
-    figures: dict[str, float] | None = None,
-    name: str = "",
+    kind: str, *, level: Level, remedy: Iterable[str], name: str = "", **more: Any
 ) -> Finding:
     """A finding of a setting or an observer. name: tells it from others of its kind."""
     return Finding(
@@ -178,11 +168,6 @@ def of_setting(
         class_=INFORMATION if level == "info" else SETTING,
         level=level,
         quality="exact",
-        title=title,
-        evidence=evidence,
-        why=why,
         remedy=lines(remedy),
-        sure=sure,
-        because=because,
-        figures=figures or {},
+        **more,
     )
