@@ -117,9 +117,6 @@ def sample() -> ClockReport:
             source="calibration",
             error_ppm=0.02,
             duration_s=1.5,
-            repeated=20,
-            repeated_ms=1.9,
-            repeated_ppm=0.7,
             stated=[Stated(by="kernel", hz=2_000_000_000, difference_ppm=0.0, note="agrees")],
         ),
         cores=Cores(

@@ -15,8 +15,7 @@ import pytest
 from pgtare.keeping.agent.rows import EXACT, Batch, RowInterval
 from pgtare.keeping.live.query_worker import QueryWorker
 from pgtare.keeping.spool.writer import Spool
-from pgtare.observing.doctor import waits as doctor_waits
-from pgtare.observing.doctor.observed import ActivitySamples, CountedWaits, Look
+from pgtare.observing.doctor.observed import ActivitySamples, CountedWaits, Look, wait_profile
 from pgtare.postgres.backend_types import is_background
 from pgtare.postgres.wait_counters.counter_table import WIDTH, CounterTable
 from pgtare.postgres.wait_counters.difference import difference, processor_rows
@@ -110,11 +109,11 @@ def look(rows: Sequence[Waited], seconds: int) -> Look:
         else:
             ms[row.event] += row.ended + row.running
     taken = START + timedelta(seconds=seconds)
-    return Look(taken, 0, 0, waits=CountedWaits(taken, dict(ms), START, captured_ms=captured))
+    return Look(taken, 0, waits=CountedWaits(taken, dict(ms), captured_ms=captured))
 
 
 def test_the_doctor() -> None:
-    found = doctor_waits.profile(look(FIRST, 0), look(LAST, SECONDS), ActivitySamples(looks=1))
+    found = wait_profile(look(FIRST, 0), look(LAST, SECONDS), ActivitySamples(looks=1))
     assert found is not None
     assert {wait.event: wait.active for wait in found.events} == pytest.approx(WAITING)
     assert found.on_cpu == pytest.approx(ON_CPU)

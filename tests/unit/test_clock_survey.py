@@ -40,7 +40,6 @@ def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> No
     near = Leaves(True, crystal_hz=HZ + 25_000)
     found = counter_frequency.frequency(first, last, [HZ * (1 + 2e-6)], near, bare_metal=True)
     assert any(s.by == "CPUID leaf 0x15" and s.note == "agrees" for s in found.stated)
-    assert found.repeated_ppm == pytest.approx(2.0, rel=1e-3)
     far = Leaves(True, crystal_hz=HZ + 2_500_000)
     found = counter_frequency.frequency(first, last, [], far, bare_metal=True)
     assert any("not trusted" in s.note and s.by.startswith("CPUID") for s in found.stated)

@@ -16,7 +16,6 @@ from rich.console import Console
 from pgtare.cli.doctor import read_weights
 from pgtare.observing.doctor import check_statements, churn, evictions, queries
 from pgtare.observing.doctor import show as doctor_show
-from pgtare.observing.doctor import waits as waiting
 from pgtare.observing.doctor.check_settings import Weight, observers
 from pgtare.observing.doctor.collect import preload
 from pgtare.observing.doctor.model import Clock, Server, Statements, Waits
@@ -26,10 +25,11 @@ from pgtare.observing.doctor.observed import (
     DoctorFacts,
     Look,
     StatementEntries,
+    wait_profile,
 )
 from pgtare.observing.findings import limits
+from pgtare.observing.findings.finding_parts import spent
 from pgtare.observing.findings.observation import ServerState, Slot
-from pgtare.observing.findings.words import spent
 from pgtare.postgres.wait_counters.model import Event
 from tests.processor_time import least_s
 from tests.unit.sample_result import sample
@@ -216,7 +216,7 @@ def test_sessions_of_one_look_are_no_independent_samples() -> None:
     for number in range(60):
         stalled.add({LOCK: 16} if number == 30 else {"": 2})
         steady.add({LOCK: 1, "": 5})
-    once, often = (waiting.profile(look(), look(3.0), samples) for samples in (stalled, steady))
+    once, often = (wait_profile(look(), look(3.0), samples) for samples in (stalled, steady))
     assert once is not None
     assert often is not None
     assert once.share(LOCK) == pytest.approx(16 / 134)
@@ -238,7 +238,7 @@ def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> Non
     """Beside no sample of computing a thousandth of a session would be all of the active time."""
     before = CountedWaits(NOW, {LOCK_WAIT: 0.0})
     after = CountedWaits(NOW + timedelta(seconds=3), {LOCK_WAIT: 3.0})
-    found = waiting.profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
+    found = wait_profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
     assert found is not None
     assert found.exact
     assert found.share(LOCK) is None
@@ -252,7 +252,7 @@ def test_waits_that_were_reset_in_between_are_sampled() -> None:
     before = CountedWaits(NOW, {LOCK_WAIT: 0.0}, resets=2)
     for resets, exact in ((2, True), (4, False)):
         after = CountedWaits(NOW + timedelta(seconds=3), {LOCK_WAIT: 3.0}, resets)
-        found = waiting.profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
+        found = wait_profile(look(waits=before), look(3.0, after), ActivitySamples(looks=60))
         assert found is not None
         assert found.exact == exact
 
@@ -262,7 +262,7 @@ def test_sampled_figures_are_lower_bounds_and_have_no_share_from_few_samples() -
     for number in range(60):
         few.add({"Lock/tuple": 1} if number < 19 else {})
         many.add({"Lock/tuple": 2} if number < 55 else {"": 1})
-    found = [waiting.profile(look(), look(3.0), samples) for samples in (few, many)]
+    found = [wait_profile(look(), look(3.0), samples) for samples in (few, many)]
     assert found[0] is not None
     assert found[1] is not None
     texts = [_printed(one) for one in found]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.postgres.wait_counters.cpu_samples import FEWEST, CpuSamples
 from pgtare.postgres.wait_counters.model import (
     Client,
     Counters,
@@ -23,7 +22,14 @@ from pgtare.postgres.wait_counters.model import (
     StatementRow,
     Timed,
 )
-from pgtare.postgres.wait_counters.rates import CountersReset, StatementEvent, grown, profile
+from pgtare.postgres.wait_counters.rates import (
+    FEWEST,
+    CountersReset,
+    CpuSamples,
+    StatementEvent,
+    grown,
+    profile,
+)
 from tests.commands import refused
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
+from rich.console import RenderableType
 from rich.live import Live
 
 from pgtare import cli
@@ -61,8 +62,7 @@ def top(
         profiles = watch(reader, every, count, idle=idle, background=background)
         if not live:
             for found in profiles:
-                if not destination.printed:
-                    console.print(show.profile_view(found), highlight=False)
+                _print(destination, show.profile_view(found))
                 destination.write_line(found.to_json(indent=None))
             return
         with Live(f"the first figures come in {every:g} s", console=console) as screen:
@@ -89,9 +89,7 @@ def histogram(
         _doubt(reader)
     found = _find_event(event, totals)
     destination.write(documents.histogram(found, totals[found], buckets).to_json())
-    if destination.printed:
-        return
-    cli.stdout().print(show.histogram_view(found, totals[found], buckets), highlight=False)
+    _print(destination, show.histogram_view(found, totals[found], buckets))
 
 
 def _doubt(reader: Reader) -> None:
@@ -143,9 +141,7 @@ def sessions(
         _doubt(reader)
     found.sort(key=lambda session: rank.get(session.pid, len(rank)))
     destination.write(documents.sessions(found, events).to_json())
-    if destination.printed:
-        return
-    cli.stdout().print(show.sessions_view(found, events), highlight=False)
+    _print(destination, show.sessions_view(found, events))
 
 
 @app.command("statements")
@@ -162,12 +158,8 @@ def statements(dsn: Dsn, json: Json = False, output: Output = None) -> None:
         texts = reader.texts(found)
         _doubt(reader)
     destination.write(documents.statements(found, texts).to_json())
-    if destination.printed:
-        return
-    if not found:
-        typer.echo("no statement has waited yet; are compute_query_id and capture on?")
-        return
-    cli.stdout().print(show.totals_view(found, texts), highlight=False)
+    none = "no statement has waited yet; are compute_query_id and capture on?"
+    _print(destination, show.totals_view(found, texts) if found else none)
 
 
 @app.command("snapshot")
@@ -205,9 +197,12 @@ def diff(
     destination = Destination(json, output)
     found = rates.profile(_load(a), _load(b), idle=idle, background=background)
     destination.write(found.to_json())
-    if destination.printed:
-        return
-    cli.stdout().print(show.profile_view(found), highlight=False)
+    _print(destination, show.profile_view(found))
+
+
+def _print(destination: Destination, view: RenderableType) -> None:
+    if not destination.printed:
+        cli.stdout().print(view, highlight=False)
 
 
 def _load(path: Path) -> Snapshot:

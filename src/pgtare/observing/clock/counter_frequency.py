@@ -96,9 +96,6 @@ def frequency(
         step_ns=stepped,
         error_ppm=error_ppm,
         duration_s=(last.ns - first.ns) / NS,
-        repeated=len(repeated),
-        repeated_ms=REPEAT_NS / 1e6,
-        repeated_ppm=max((1e6 * abs(hz / calibrated - 1) for hz in repeated), default=0.0),
         stated=stated,
     )
 

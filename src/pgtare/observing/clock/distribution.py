@@ -31,8 +31,8 @@ class Distribution:
         return ticks * NS / self.hz
 
     def whole_ns(self, ticks: int) -> int:
-        """Ticks in whole ns, cut off as PostgreSQL does, in exact arithmetic."""
-        return abs(ticks) * NS // self.hz * (1 if ticks >= 0 else -1)
+        """Ticks above 0 in whole ns, cut off as PostgreSQL does, in exact arithmetic."""
+        return ticks * NS // self.hz
 
     def step(self) -> int | None:
         """The smallest difference above 0."""
@@ -51,25 +51,15 @@ class Distribution:
         """Ticks that all the differences above 0 add up to."""
         return sum(t * n for t, n in zip(self.ticks, self.counts, strict=True) if t > 0)
 
-    def by_ns(self) -> dict[int, int]:
-        """Counts by whole ns, ascending; several ticks may fall into one."""
-        found: dict[int, int] = {}
+    def histogram(self) -> list[tuple[int, int]]:
+        """Upper bound in ns and count of the buckets 0, 1, 3, 7, … up to the highest used."""
+        counts: list[int] = [0]
         for t, n in zip(self.ticks, self.counts, strict=True):
-            ns = self.whole_ns(t)
-            found[ns] = found.get(ns, 0) + n
-        return found
-
-
-def log2_histogram(by_ns: dict[int, int]) -> list[tuple[int, int]]:
-    """Upper bound and count of the buckets 0, 1, 3, 7, … up to the highest used."""
-    counts: list[int] = [0]
-    for ns, n in by_ns.items():
-        if ns < 0:
-            continue
-        bucket = ns.bit_length()
-        counts.extend([0] * (bucket + 1 - len(counts)))
-        counts[bucket] += n
-    return [((1 << bucket) - 1, n) for bucket, n in enumerate(counts)]
+            if t >= 0:
+                bucket = self.whole_ns(t).bit_length()
+                counts.extend([0] * (bucket + 1 - len(counts)))
+                counts[bucket] += n
+        return [((1 << bucket) - 1, n) for bucket, n in enumerate(counts)]
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,6 @@ class Frequency(Model):
     step_ns: float = Field(
         default=0.0, description="by how much the counter stepped in between; 0: it did not"
     )
-    repeated: int = Field(description="further calibrations")
-    repeated_ms: float = Field(description="length of each")
-    repeated_ppm: float = Field(description="the largest distance of one of them")
     stated: list[Stated] = Field(description="the kernel's own figure and CPUID's")
 
 

@@ -128,16 +128,9 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
 
 def frequency(found: Frequency) -> str:
     """The counter's frequency with its error."""
-    if found.step_ns:
-        return (
-            f"{found.hz / 1e6:,.4f} MHz ± {found.error_ppm:.2g} ppm ({found.source}, "
-            f"{found.repeated} of {found.repeated_ms:g} ms, as the counter stepped)"
-        )
-    return (
-        f"{found.hz / 1e6:,.4f} MHz ± {found.error_ppm:.2g} ppm ({found.source}, "
-        f"{numbers.seconds(round(found.duration_s, 1))}); {found.repeated} of "
-        f"{found.repeated_ms:g} ms within {found.repeated_ppm:.2g} ppm"
-    )
+    over = numbers.seconds(round(found.duration_s, 1))
+    how = "short calibrations, as the counter stepped" if found.step_ns else over
+    return f"{found.hz / 1e6:,.4f} MHz ± {found.error_ppm:.2g} ppm ({found.source}, {how})"
 
 
 def cores(found: Cores) -> Iterator[str]:

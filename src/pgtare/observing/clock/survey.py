@@ -21,7 +21,7 @@ from pgtare.observing.clock import probe
 from pgtare.observing.clock.clocks import Clock
 from pgtare.observing.clock.consequences import meaning
 from pgtare.observing.clock.diagnosis import Setup, clocksources, diagnose
-from pgtare.observing.clock.distribution import NS, Cost, Distribution, cost_of, log2_histogram
+from pgtare.observing.clock.distribution import NS, Cost, Distribution, cost_of
 from pgtare.observing.clock.probe import Pair, ProbeRun
 from pgtare.observing.clock.schema import Bucket, ClockReport, ClockResult, Cores, Exact, Frequency
 
@@ -246,7 +246,6 @@ def result(clock: Clock, cost: Cost, recording: ProbeRun, seen: Distribution) ->
     def ns(ticks: int | None) -> float | None:
         return None if ticks is None else seen.ns(ticks)
 
-    by_ns = seen.by_ns()
     return ClockResult(
         name=clock.name,
         title=clock.title,
@@ -264,7 +263,7 @@ def result(clock: Clock, cost: Cost, recording: ProbeRun, seen: Distribution) ->
         advanced_pct=advanced_pct(recording, seen),
         backward=recording.backward,
         backward_largest_ns=seen.ns(recording.backward_largest),
-        histogram=[Bucket(up_to_ns=up_to, count=n) for up_to, n in log2_histogram(by_ns)],
+        histogram=[Bucket(up_to_ns=up_to, count=n) for up_to, n in seen.histogram()],
         exact=[
             Exact(ticks=t, duration_ns=round(seen.ns(t), 3), count=n)
             for t, n in zip(seen.ticks, seen.counts, strict=True)

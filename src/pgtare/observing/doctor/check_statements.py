@@ -11,9 +11,9 @@ from pgtare.observing.doctor.evictions import Evictions
 from pgtare.observing.doctor.model import Statements, Waits
 from pgtare.observing.doctor.observed import DoctorFacts, Look, Texts
 from pgtare.observing.doctor.queries import quoted
+from pgtare.observing.findings.finding_parts import short, spent
 from pgtare.observing.findings.model import Finding, Sure, of_setting
 from pgtare.observing.findings.remedies import set_at_once
-from pgtare.observing.findings.words import short, spent
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05

@@ -39,13 +39,16 @@ TEXTS = "texts of pg_stat_statements"
 _CLOCK_PROBES = 20
 #: A larger table is read at both ends of an interval only.
 LARGEST_SAMPLED = 10_000
-_GRANT = "GRANT pg_read_all_stats TO {role};"
 _PRIMARY = "  -- on the primary"
 
 
 def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
     """Read what hardly changes. clock: what reading it was found to cost before."""
     unseen: list[Unseen] = []
+
+    def lack(what: str, why: str, remedy: str) -> None:
+        unseen.append(Unseen(what=what, why=why, remedy=remedy))
+
     ((version, standby, started, database, role, sees_all, superuser, quoted),) = session.rows(
         queries.IDENTITY
     )
@@ -62,31 +65,22 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         if usable:
             extensions[name] = Extension(schema, number)
         else:
-            unseen.append(
-                Unseen(
-                    what=name,
-                    why=f"the role {role} may not use the schema {schema}",
-                    remedy=f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted};{where}",
-                )
-            )
+            grant = f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted};{where}"
+            lack(name, f"the role {role} may not use the schema {schema}", grant)
     if not sees_all:
-        unseen.append(
-            Unseen(
-                what="other roles' sessions and statements",
-                why=f"the role {role} is no member of pg_read_all_stats",
-                remedy=_GRANT.format(role=quoted) + where,
-            )
+        lack(
+            "other roles' sessions and statements",
+            f"the role {role} is no member of pg_read_all_stats",
+            f"GRANT pg_read_all_stats TO {quoted};{where}",
         )
     if STATEMENTS not in {name for name, *_ in found}:
-        unseen.append(_absent(settings, database, where))
+        lack(STATEMENTS, *_absent(settings, database, where))
     statements = extensions.get(STATEMENTS)
     if statements is not None and not statements.counts_deallocations:
-        unseen.append(
-            Unseen(
-                what=f"evictions of {STATEMENTS}",
-                why=f"version {statements.version} of the extension does not count them",
-                remedy=f"ALTER EXTENSION {STATEMENTS} UPDATE;{where}",
-            )
+        lack(
+            f"evictions of {STATEMENTS}",
+            f"version {statements.version} of the extension does not count them",
+            f"ALTER EXTENSION {STATEMENTS} UPDATE;{where}",
         )
     waits = extensions.get(WAITS) if sees_all else None
     if waits is not None:
@@ -102,7 +96,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         if wrong is None:
             waits_clock = info.get("clock_reason")
         else:
-            unseen.append(Unseen(what=WAITS, why=wrong.why, remedy=wrong.remedy))
+            lack(WAITS, wrong.why, wrong.remedy)
             waits = None
     return DoctorFacts(
         server=Server.of_row((version, standby, started, database, role, sees_all)),
@@ -158,7 +152,8 @@ def _wrong_version(
     return mismatch(found)
 
 
-def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
+def _absent(settings: dict[str, str], database: str, where: str) -> tuple[str, str]:
+    """Why pg_stat_statements is not there, and what would change that."""
     if "pg_stat_statements.max" in settings:
         why = f"it is loaded, but database {database} lacks the extension"
         other = "or name a database that has it"
@@ -166,7 +161,7 @@ def _absent(settings: dict[str, str], database: str, where: str) -> Unseen:
     else:
         why = "it is not loaded"
         remedy = f"{preload(settings)} and CREATE EXTENSION pg_stat_statements;"
-    return Unseen(what="pg_stat_statements", why=why, remedy=remedy)
+    return why, remedy
 
 
 def preload(settings: dict[str, str]) -> str:

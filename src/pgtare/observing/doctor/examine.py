@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pgtare
 from pgtare.observing.doctor import check_settings, checks, evictions
-from pgtare.observing.doctor import waits as waiting
 from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.collect import (
     read_facts,
@@ -24,6 +23,7 @@ from pgtare.observing.doctor.observed import (
     Look,
     Texts,
     elapsed_s,
+    wait_profile,
 )
 from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute
@@ -147,7 +147,7 @@ def _report(
     seen: Observation,
     missed: Mapping[str, str],
 ) -> Report:
-    waits = waiting.profile(first, last, samples)
+    waits = wait_profile(first, last, samples)
     texts = read_texts(session, facts) if last.entries is not None else Texts(None, None)
     checked = checks.check(facts, first, last, samples, weights, waits, texts)
     notes = list(checked.notes)

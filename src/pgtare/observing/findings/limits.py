@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
-from pgtare.observing.findings.finding_parts import of_limit, who
+from pgtare.observing.findings.finding_parts import named, of_limit, spent, who
 from pgtare.observing.findings.model import Finding, Remedy
 from pgtare.observing.findings.observation import (
     HorizonHolder,
@@ -23,7 +23,6 @@ from pgtare.observing.findings.server_findings import (
     session_of_process,
     where,
 )
-from pgtare.observing.findings.words import named, spent
 
 #: Of all connections that ordinary roles may have.
 _MANY, _ALL = 0.85, 0.97

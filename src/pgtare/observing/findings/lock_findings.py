@@ -7,13 +7,20 @@ from typing import Any
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import Cause
-from pgtare.observing.findings.finding_parts import of_cause, who
+from pgtare.observing.findings.finding_parts import (
+    named,
+    of_cause,
+    share_line,
+    short,
+    spent,
+    table_of,
+    who,
+)
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy, Who
 from pgtare.observing.findings.observation import SampledSession, moment
 from pgtare.observing.findings.partition import Partition, is_unknown
 from pgtare.observing.findings.read import ANY_ROWS, NOTIFY
 from pgtare.observing.findings.roots import behind
-from pgtare.observing.findings.words import named, share_line, short, spent, table_of
 
 #: A victim that waits so long shows that it is no queue of short waits, s.
 _LONG_WAIT_S = 5.0

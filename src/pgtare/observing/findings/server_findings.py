@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
-from pgtare.observing.findings.finding_parts import of_limit, who
+from pgtare.observing.findings.finding_parts import named, of_limit, spent, who
 from pgtare.observing.findings.model import LIMIT, SETTING, Finding, Remedy, Sure, of_setting
 from pgtare.observing.findings.observation import (
     ELSEWHERE,
@@ -19,7 +19,6 @@ from pgtare.observing.findings.observation import (
     Slot,
     TableTotals,
 )
-from pgtare.observing.findings.words import named, spent
 
 #: Checkpoints are asked for if max_wal_size is full after so many s at the present rate.
 _SOON_S = 60.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import Cause
-from pgtare.observing.findings.finding_parts import of_cause
+from pgtare.observing.findings.finding_parts import of_cause, share_line, short, spent, table_of
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import (
     Observation,
@@ -19,7 +19,6 @@ from pgtare.observing.findings.observation import (
     TableTotals,
 )
 from pgtare.observing.findings.partition import Partition
-from pgtare.observing.findings.words import share_line, short, spent, table_of
 
 #: A table that is read from end to end: so many rows a second, and rows a scan.
 _ROWS_S, _ROWS_A_SCAN = 100_000.0, 10_000.0

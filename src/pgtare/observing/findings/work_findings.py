@@ -10,12 +10,11 @@ from typing import Any
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
 from pgtare.observing.findings.causes import CPU, RESOURCE, Cause
-from pgtare.observing.findings.finding_parts import of_cause
+from pgtare.observing.findings.finding_parts import of_cause, share_line, short, spent
 from pgtare.observing.findings.model import INFORMATION, Finding, Remedy
 from pgtare.observing.findings.observation import moment
 from pgtare.observing.findings.partition import Partition
 from pgtare.observing.findings.statement_findings import CROWDED, contention, is_queue
-from pgtare.observing.findings.words import share_line, short, spent
 
 #: A commit that waits so long for the log is slow, s.
 _SLOW_COMMIT_S = 0.01

@@ -7,8 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pgtare.postgres import run_queue
-from pgtare.postgres.wait_counters.cpu_samples import CpuSamples
-from pgtare.postgres.wait_counters.rates import CountersReset, WaitsProfile, elapsed_s, profile
+from pgtare.postgres.wait_counters.rates import (
+    CountersReset,
+    CpuSamples,
+    WaitsProfile,
+    elapsed_s,
+    profile,
+)
 from pgtare.postgres.wait_counters.reader import Reader
 
 #: How often sessions on CPU are looked for, in s; waits are counted, not sampled.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from pydantic import Field
@@ -13,7 +15,6 @@ from pgtare.kit.document import Document, Model, schema_name
 from pgtare.postgres.backend_types import is_background
 from pgtare.postgres.wait_counters import caveats
 from pgtare.postgres.wait_counters.active_sessions import ActiveSessions
-from pgtare.postgres.wait_counters.cpu_samples import FEWEST, CpuSamples, share
 from pgtare.postgres.wait_counters.epoch import Taken, elapsed_ns
 from pgtare.postgres.wait_counters.model import (
     Counters,
@@ -24,8 +25,28 @@ from pgtare.postgres.wait_counters.model import (
     StatementRow,
 )
 
+#: Of fewer samples nothing is said of a statement: one of 20 can as well be one of 100.
+FEWEST = 8
+_Z = 1.96
+
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row", EventRow, StatementRow)
+
+
+@dataclass(frozen=True)
+class CpuSamples:
+    """How often each statement (by query identifier, 0: none) was on a processor in `looks` looks.
+
+    Each look takes in every captured process that works for a client.
+    """
+
+    looks: int
+    hits: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Processes on a processor, over all looks."""
+        return sum(self.hits.values())
 
 
 class EventRate(Model):
@@ -184,6 +205,17 @@ def profile(
     )
 
 
+def _wilson(samples: int, of: int) -> tuple[float, float, float]:
+    """The share of `samples` of `of`, and its 95 % interval by Wilson.
+
+    As if samples were independent: those of one long run of a statement are not, and tell less.
+    """
+    p, z2 = samples / of, _Z * _Z / of
+    middle = (p + z2 / 2) / (1 + z2)
+    half = _Z * math.sqrt(p * (1 - p) / of + z2 / (4 * of)) / (1 + z2)
+    return p, max(0.0, middle - half), min(1.0, middle + half)
+
+
 def _share(part: float, whole: float) -> float | None:
     """The share of all active time; None if that is not known."""
     return part / whole if whole else None
@@ -235,8 +267,7 @@ def _statements(
         seen = hits.pop(statement.query_id, 0) if statement.query_id else 0
         on_cpu = low = high = None
         if cpu is not None and samples is not None and seen >= FEWEST:
-            sampled = share(seen, samples.total)
-            on_cpu, low, high = (cpu * x for x in (sampled.estimate, sampled.low, sampled.high))
+            on_cpu, low, high = (cpu * x for x in _wilson(seen, samples.total))
             at_statements += on_cpu
         total = (on_cpu or 0.0) + sum(part.active for part in waits)
         rates.append(
