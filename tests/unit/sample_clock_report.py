@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from pgtare.observing.clock import probe
 from pgtare.observing.clock.cpuid import Leaves
 from pgtare.observing.clock.diagnosis import Setup
 from pgtare.observing.clock.schema import (
@@ -36,6 +37,18 @@ needs_tsc = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 al
 def even(n: int, step: int = 25, start: int = 1_000_000) -> NDArray[np.uint64]:
     """`n` readings of a faultless counter, `step` ticks apart."""
     return (np.arange(n, dtype=np.uint64) * np.uint64(step) + np.uint64(start)).astype(np.uint64)
+
+
+def replay(readings: NDArray[np.uint64]) -> probe.ProbeRun:
+    """What the probe finds in given readings of a counter, whose faults are known."""
+    lib = probe.library()
+    run = probe._new(lib)
+    try:
+        held = np.ascontiguousarray(readings, dtype=np.uint64)
+        lib.probe_replay(run, held.ctypes.data, len(held))
+        return probe._taken(run.contents, False)
+    finally:
+        lib.probe_free(run)
 
 
 GOOD_LEAVES = Leaves(there=True, invariant=True, tsc_adjust=True, has_rdtscp=True)

@@ -13,13 +13,13 @@ from pgtare.observing.clock import gaps, probe
 from pgtare.observing.clock.clocks import BY_NAME
 from pgtare.observing.clock.distribution import NS, Distribution
 from pgtare.observing.clock.schema import Gaps
-from tests.unit.sample_clock_report import even
+from tests.unit.sample_clock_report import even, replay
 
 def test_time_lost_is_what_gaps_took_beyond_a_reading() -> None:
     # 10,000 readings of 10 ns and one gap of 100 µs: half the time
     deltas = np.full(10_001, 10, np.int64)
     deltas[5_000] = 100_010
-    recording = probe.replay(np.concatenate([[0], np.cumsum(deltas)]).astype(np.uint64))
+    recording = replay(np.concatenate([[0], np.cumsum(deltas)]).astype(np.uint64))
     seen = Distribution.of(recording, NS)
     found = gaps.gaps("tsc", recording, seen, hypervisor=True)
     assert found is not None
@@ -42,7 +42,7 @@ def readings(*deltas: tuple[int, int]) -> NDArray[np.uint64]:
 
 
 def test_gaps_too_short_for_the_kernel_to_be_asked_are_distinguished() -> None:
-    recording = probe.replay(readings((10, 10_000), (3_000, 4), (100_010, 1)))
+    recording = replay(readings((10, 10_000), (3_000, 4), (100_010, 1)))
     # the kernel is asked for the switches of the thread that replays, which may be switched out
     switched = np.zeros_like(recording.switched)
     found = gaps_of(replace(recording, switched=switched))
@@ -57,7 +57,7 @@ def test_gaps_too_short_for_the_kernel_to_be_asked_are_distinguished() -> None:
 
 def test_a_switch_in_what_is_no_gap_makes_no_cause_negative() -> None:
     """Of a clock so slow that five of its readings take longer than what the kernel is asked of."""
-    recording = probe.replay(readings((5_000, 10_000), (20_000, 3), (30_000, 2)))
+    recording = replay(readings((5_000, 10_000), (20_000, 3), (30_000, 2)))
     switched = np.where(recording.ticks == 20_000, 3, recording.ticks == 30_000).astype(np.uint64)
     found = gaps_of(replace(recording, switched=switched))
     assert (found.count, [cause.count for cause in found.causes]) == (2, [1, 1])
@@ -85,8 +85,8 @@ def test_a_thread_that_is_kept_from_running_shows_as_a_context_switch() -> None:
 
 
 def test_a_clock_that_never_moved_has_no_gaps() -> None:
-    recording = probe.replay(np.full(100, 7, np.uint64))
+    recording = replay(np.full(100, 7, np.uint64))
     seen = Distribution.of(recording, NS)
     assert gaps.gaps("tsc", recording, seen, hypervisor=False) is None
     assert recording.still_longest == 99
-    assert probe.replay(even(1)).differences == 0
+    assert replay(even(1)).differences == 0

@@ -19,7 +19,7 @@ from pgtare.observing.clock import build, probe
 from pgtare.observing.clock.clocks import BY_NAME, Clock, choose
 from pgtare.observing.clock.distribution import NS, Distribution
 from pgtare.postgres.build import source_dir
-from tests.unit.sample_clock_report import even, needs_tsc
+from tests.unit.sample_clock_report import even, needs_tsc, replay
 
 pytestmark = pytest.mark.timeout(180)
 MS = 2_600_000  # a millisecond of a counter at 2.6 GHz
@@ -30,7 +30,7 @@ def counted(recording: probe.ProbeRun) -> dict[int, int]:
 
 
 def test_a_faultless_clock_has_no_fault() -> None:
-    found = probe.replay(even(100_001))
+    found = replay(even(100_001))
     assert counted(found) == {25: 100_000}
     assert (found.differences, found.backward, found.still_longest) == (100_000, 0, 0)
 
@@ -40,7 +40,7 @@ def test_steps_back_by_a_tick_are_counted_in_ticks() -> None:
     readings = even(10_001)
     at = np.array([10, 500, 501, 9_999])
     readings[at + 1] = readings[at] - np.uint64(1)
-    found = probe.replay(readings)
+    found = replay(readings)
     by_ticks = counted(found)
     # reading 501 was moved before 502 was put one below it
     assert by_ticks[-1] == 4 - 1
@@ -53,7 +53,7 @@ def test_every_step_of_one_tick_is_counted(size: int) -> None:
     deltas = np.full(200_000, 25, np.int64)
     deltas[::1000] = size
     readings = np.concatenate([[10**9], 10**9 + np.cumsum(deltas)]).astype(np.uint64)
-    found = probe.replay(readings)
+    found = replay(readings)
     assert counted(found) == {size: 200, 25: 199_800}
     assert found.backward == (200 if size < 0 else 0)
     assert found.backward_largest == min(size, 0)
@@ -63,7 +63,7 @@ def test_a_millisecond_back_is_found_with_its_size_and_the_run_goes_on() -> None
     readings = even(50_001, start=10**9)
     readings[20_000:] -= np.uint64(MS)
     readings[40_000:] -= np.uint64(2 * MS)
-    found = probe.replay(readings)
+    found = replay(readings)
     assert counted(found) == {25 - 2 * MS: 1, 25 - MS: 1, 25: 49_998}
     assert (found.backward, found.backward_largest) == (2, 25 - 2 * MS)
 
@@ -72,7 +72,7 @@ def test_a_clock_that_stands_still_shows_how_long() -> None:
     deltas = np.full(10_000, 25, np.int64)
     deltas[100:107] = 0
     deltas[5_000:8_000] = 0
-    found = probe.replay(np.concatenate([[1], 1 + np.cumsum(deltas)]).astype(np.uint64))
+    found = replay(np.concatenate([[1], 1 + np.cumsum(deltas)]).astype(np.uint64))
     assert counted(found) == {0: 3_007, 25: 6_993}
     assert found.still_longest == 3_000
 
@@ -80,14 +80,14 @@ def test_a_clock_that_stands_still_shows_how_long() -> None:
 def test_a_counter_that_wraps_at_64_bits_does_not_step_back() -> None:
     readings = even(1_001, start=2**64 - 25 * 500)
     assert readings[-1] < readings[0]
-    found = probe.replay(readings)
+    found = replay(readings)
     assert counted(found) == {25: 1_000}
     assert found.backward == 0
 
 
 def test_a_counter_that_wraps_at_32_bits_steps_back_once() -> None:
     readings = even(1_001, start=2**32 - 25 * 500) % np.uint64(2**32)
-    found = probe.replay(readings)
+    found = replay(readings)
     assert counted(found) == {25 - 2**32: 1, 25: 999}
     assert (found.backward, found.backward_largest) == (1, 25 - 2**32)
 
@@ -97,7 +97,7 @@ def test_large_differences_are_kept_exactly_and_none_is_dropped() -> None:
     rng = np.random.default_rng(1)
     values = rng.permutation(np.arange(probe.DIRECT - 2, probe.DIRECT - 2 + 70_000))
     deltas = np.concatenate([values, values[:1000], [2**61, 2**62]]).astype(np.int64)
-    found = probe.replay(np.concatenate([[0], np.cumsum(deltas)]).astype(np.uint64))
+    found = replay(np.concatenate([[0], np.cumsum(deltas)]).astype(np.uint64))
     expected, times = np.unique(deltas, return_counts=True)
     assert counted(found) == dict(zip(expected.tolist(), times.tolist(), strict=True))
     assert [gap.ticks for gap in found.gaps[:2]] == [2**62, 2**61]

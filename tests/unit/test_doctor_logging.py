@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 
 from pgtare.observing.doctor import check_logging
-from pgtare.observing.doctor.check_settings import Traffic
 from pgtare.observing.doctor.model import Server
 from pgtare.observing.doctor.observed import DoctorFacts
 
@@ -37,7 +36,7 @@ SAMPLE = {"log_min_duration_sample": "0", "log_statement_sample_rate": "0.01"}
 
 def findings(settings: dict[str, str], per_s: float) -> list[tuple[str, str, list[str]]]:
     facts = DoctorFacts(SERVER, {**DEFAULTS, **settings}, None, None, False, None)
-    found = check_logging.check(facts, Traffic(None, per_s))
+    found = check_logging.check(facts, per_s)
     return [(one.level, one.title, one.commands) for one in found]
 
 

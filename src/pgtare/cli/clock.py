@@ -18,8 +18,8 @@ from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.observing.clock import show
 from pgtare.observing.clock.clocks import BY_NAME
-from pgtare.observing.clock.consequences import ROW, SYSTEM, node_calls, plan_timing
-from pgtare.observing.clock.schema import ClockReport
+from pgtare.observing.clock.consequences import ROW, SYSTEM, node_calls
+from pgtare.observing.clock.schema import ClockReport, PlanTiming
 from pgtare.observing.clock.survey import Request, Tick, planned_s, survey
 
 #: Progress is shown of what takes longer, in s.
@@ -70,7 +70,8 @@ def clock(
         report = survey(request, command_line(), tick)
     cost = next((one.cost_ns for one in report.meaning if one.what == ROW), None)
     if explain is not None and calls is not None and cost is not None:  # else interrupted before
-        report.plan = plan_timing(explain, calls, cost)
+        all_ms = cost.scaled(calls * 1e-6)
+        report.plan = PlanTiming(source=str(explain), calls=calls, call_ns=cost, timing_ms=all_ms)
     if not destination.printed:
         _print(report, Console(), histogram)
     destination.write(report.to_json())

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pgtare.errors import UsageError
-from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, PlanTiming, Span
+from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, Span
 from pgtare.postgres.io_timing import io_readings
 
 #: The clock of PostgreSQL up to 18, and that of 19 if it takes the counter.
@@ -126,16 +126,6 @@ def node_calls(path: Path) -> int:
     if not isinstance(document, dict) or not isinstance(document.get("Plan"), dict):
         raise UsageError(f"{path} is not one plan of PostgreSQL: {_HOW}")
     return round(sum(_calls(node, path) for node in _nodes(document["Plan"])))
-
-
-def plan_timing(path: Path, calls: int, call_ns: Span) -> PlanTiming:
-    """What TIMING adds to a plan with that many calls, at that cost of a call in ns."""
-    return PlanTiming(
-        source=str(path),
-        calls=calls,
-        call_ns=call_ns,
-        timing_ms=call_ns.scaled(calls * 1e-6),
-    )
 
 
 def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

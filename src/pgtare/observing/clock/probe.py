@@ -242,18 +242,6 @@ def record(
             lib.probe_free(run)
 
 
-def replay(readings: NDArray[np.uint64]) -> ProbeRun:
-    """What the probe finds in given readings of a counter: for clocks whose faults are known."""
-    lib = library()
-    run = _new(lib)
-    try:
-        held = np.ascontiguousarray(readings, dtype=np.uint64)
-        lib.probe_replay(run, held.ctypes.data, len(held))
-        return _taken(run.contents, False)
-    finally:
-        lib.probe_free(run)
-
-
 def cost(clock: Clock, batches: int, reads: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """ns a reading by batch: in a loop that only reads, and in the one that counts as well."""
     only, loop = np.zeros(batches), np.zeros(batches)

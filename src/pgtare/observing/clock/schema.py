@@ -216,7 +216,3 @@ class ClockReport(Document):
     plan: PlanTiming | None = Field(
         default=None, description="what timing a plan costs (`--explain`); else null"
     )
-
-    def clock(self, name: str) -> ClockResult | None:
-        """The result of a clock, if it was read."""
-        return next((clock for clock in self.clocks if clock.name == name), None)

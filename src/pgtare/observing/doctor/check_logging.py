@@ -12,7 +12,6 @@ from pgtare.observing.doctor.check_settings import (
     EXPLAINS,
     WARNING_COST_PCT,
     Settings,
-    Traffic,
 )
 from pgtare.observing.doctor.observed import DoctorFacts
 from pgtare.observing.findings.model import Finding, of_setting
@@ -52,10 +51,12 @@ class _Source:
     more: tuple[str, ...] = ()
 
 
-def check(facts: DoctorFacts, traffic: Traffic) -> list[Finding]:
-    """Logging of many statements, plans or nodes, and what writes more than anybody reads."""
+def check(facts: DoctorFacts, per_s: float) -> list[Finding]:
+    """Logging of many statements, plans or nodes, and what writes more than anybody reads.
+
+    per_s: statements or transactions a second, whichever are more.
+    """
     settings = facts.settings
-    per_s = max(traffic.statements_per_s or 0.0, traffic.transactions_per_s or 0.0)
     found = [
         *(
             _statements(source, settings, per_s)

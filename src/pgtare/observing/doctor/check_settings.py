@@ -48,14 +48,6 @@ class Weight:
     source: str
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What the server does a second; None what nobody counts."""
-
-    transactions_per_s: float | None
-    statements_per_s: float | None
-
-
 Settings = Mapping[str, str]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pgtare.observing.doctor import check_logging, check_settings, check_statements, evictions
-from pgtare.observing.doctor.check_settings import Traffic, Weight
+from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.collect import read_facts, read_look, read_texts
-from pgtare.observing.doctor.model import Clock, Observer, Statements, Waits
+from pgtare.observing.doctor.model import Observer, Statements, Waits
 from pgtare.observing.doctor.observed import (
     ActivitySamples,
     DatedCounters,
@@ -28,7 +28,7 @@ class Checked:
 
     findings: list[Finding]
     statements: Statements | None
-    traffic: Traffic
+    transactions_per_s: float | None
     observers: list[Observer]
     notes: tuple[str, ...] = ()
 
@@ -50,18 +50,18 @@ def check(
         notes = (
             f"pg_stat_statements was reset{when}, within this interval: no rates of evictions",
         )
-    traffic = _traffic(first, last)
+    transactions_per_s, statements_per_s = _traffic(first, last)
     statements = check_statements.figures(facts, last, texts, evicted, waits)
     observers, costly = check_settings.observers(facts, weights)
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),
-        *check_logging.check(facts, traffic),
+        *check_logging.check(facts, max(transactions_per_s or 0.0, statements_per_s or 0.0)),
         *costly,
         *check_settings.clock(facts.clock),
         *check_settings.waits_clock(facts.waits_clock),
         *check_settings.kept(facts.kept),
     ]
-    return Checked(found, statements, traffic, observers, notes)
+    return Checked(found, statements, transactions_per_s, observers, notes)
 
 
 def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
@@ -83,15 +83,13 @@ class RepeatedChecks:
     def __init__(self) -> None:
         self.facts: DoctorFacts | None = None
         self._look: Look | None = None
-        self._clock: Clock | None = None
 
     def again(self, session: Session) -> list[Finding]:
         """What they find now; nothing the first time, when there is nothing to compare with.
 
         Texts are read only if entries were evicted: the server reads the file of all of them.
         """
-        facts = self.facts = read_facts(session, self._clock)
-        self._clock = facts.clock
+        facts = self.facts = read_facts(session, self.facts.clock if self.facts else None)
         first, self._look = self._look, read_look(session, facts)
         if first is None:
             return []
@@ -103,8 +101,8 @@ class RepeatedChecks:
         return found.findings
 
 
-def _traffic(first: Look, last: Look) -> Traffic:
-    """Rates between two looks; a counter that fell was reset and gives none."""
+def _traffic(first: Look, last: Look) -> tuple[float | None, float | None]:
+    """Transactions and statements a second; None if a counter fell, or nobody counts."""
 
     def rate(
         before: int, after: int, begun: DatedCounters, ended: DatedCounters
@@ -120,4 +118,4 @@ def _traffic(first: Look, last: Look) -> Traffic:
             for key, calls in last.entries.calls.items()
         )
         statements = rate(0, grown, first.entries, last.entries)
-    return Traffic(rate(first.transactions, last.transactions, first, last), statements)
+    return rate(first.transactions, last.transactions, first, last), statements

@@ -49,9 +49,8 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
     def lack(what: str, why: str, remedy: str) -> None:
         unseen.append(Unseen(what=what, why=why, remedy=remedy))
 
-    ((version, standby, started, database, role, sees_all, superuser, quoted),) = session.rows(
-        queries.IDENTITY
-    )
+    ((*server, superuser, quoted, may_stat, may_read),) = session.rows(queries.IDENTITY)
+    _, standby, _, database, role, sees_all = server
     found = session.rows(queries.EXTENSIONS)
     read_settings = session.rows(queries.SETTINGS)
     settings = {name: value for name, value, _ in read_settings}
@@ -59,7 +58,6 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
     if superuser and any(name == STATEMENTS for name, *_ in found):
         session.stay_out()
     where = _PRIMARY if standby else ""
-    ((may_stat, may_read),) = session.rows(queries.MAY_EXECUTE)
     extensions = {}
     for name, schema, number, usable, quoted_schema in found:
         if usable:
@@ -99,7 +97,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
             lack(WAITS, wrong.why, wrong.remedy)
             waits = None
     return DoctorFacts(
-        server=Server.of_row((version, standby, started, database, role, sees_all)),
+        server=Server.of_row(server),
         settings=settings,
         sources=sources,
         statements=statements,

@@ -170,7 +170,7 @@ def _report(
         statements=checked.statements,
         waits=waits,
         clock=facts.clock,
-        transactions_per_s=checked.traffic.transactions_per_s,
+        transactions_per_s=checked.transactions_per_s,
         observers=checked.observers,
         unseen=[
             *facts.unseen,

@@ -19,15 +19,14 @@ Level = Literal["ok", "warning", "critical"]
 EXIT_STATUS: dict[Level, int] = {"ok": 0, "warning": 10, "critical": 11}
 #: Sessions seen at work from which on a sampled share is reported.
 FEWEST_HITS = 20
-ORDER: tuple[Level, ...] = ("critical", "warning", "ok")
 #: What a finding makes of the report's level.
 _LEVELS: dict[FindingLevel, Level] = {"critical": "critical", "warning": "warning", "info": "ok"}
 
 
 def worst(findings: Iterable[Finding]) -> Level:
     """The level of all of them together."""
-    levels = [_LEVELS[finding.level] for finding in findings]
-    return min(levels, key=ORDER.index, default="ok")
+    levels = (_LEVELS[finding.level] for finding in findings)
+    return max(levels, key=EXIT_STATUS.__getitem__, default="ok")
 
 
 class Unseen(Model):
@@ -116,7 +115,7 @@ class Statements(Model):
         default=None, description="how long an entry lives at the present rate"
     )
     lost_share: float | None = Field(
-        default=None, description="share of the executions whose statistics are lost, from 0 to 1"
+        default=None, description="share of throughput that such a rate took where that was measured"
     )
     distinct: float | None = Field(default=None, description="statements in circulation, estimated")
     live_text_bytes: int | None = Field(default=None, description="texts in use")

@@ -33,7 +33,8 @@ IDENTITY = Query(
     """SELECT current_setting('server_version'), pg_is_in_recovery(), pg_postmaster_start_time(),
   current_database(), current_user, pg_has_role('pg_read_all_stats', 'USAGE'),
   coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false),
-  quote_ident(current_user)""",
+  quote_ident(current_user), has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE'),
+  has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')""",
 )
 EXTENSIONS = Query(
     "extensions",
@@ -129,12 +130,6 @@ CLOCK_SOURCE = Query(
     "SELECT pg_read_file('/sys/devices/system/clocksource/clocksource0/current_clocksource',"
     " 0, 64, true)",
     "the role may execute pg_read_file",
-)
-MAY_EXECUTE = Query(
-    "rights",
-    "whether this role may read the two files",
-    """SELECT has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE'),
-  has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')""",
 )
 WAITS = Query(
     "exact waits",

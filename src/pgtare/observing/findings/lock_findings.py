@@ -310,6 +310,7 @@ def hot_lock(cause: Cause, whole: Partition) -> Finding:
     unseen = long and is_unknown(cause) and not cause.changes_hands
     what = object_ or f"one lock ({cause.event})"
     said = f" in «{short(statement)}»" if statement else ""
+    title = f"sessions queue for {what}{said}: each holds it for a moment only"
     if object_ == NOTIFY:
         title = "commits with NOTIFY wait for each other: the queue of notifications has one lock"
         why = (
@@ -323,7 +324,6 @@ def hot_lock(cause: Cause, whole: Partition) -> Finding:
             )
         ]
     elif cause.event == "Lock/extend":
-        title = f"sessions queue for {what}{said}: each holds it for a moment only"
         why = "one session at a time makes a table or an index longer, while others wait"
         fixes = [
             Remedy(
@@ -337,7 +337,6 @@ def hot_lock(cause: Cause, whole: Partition) -> Finding:
         why = "what waits for a lock goes on when its holder's transaction ends, not before"
         fixes = [_ASK]
     else:
-        title = f"sessions queue for {what}{said}: each holds it for a moment only"
         why = (
             "transactions that change the same row, or take the same lock, happen one after the "
             "other, however many sessions there are"

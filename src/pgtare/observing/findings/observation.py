@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 
@@ -371,17 +371,6 @@ class Observation:
         """A statement's text without literals; empty if it is not known."""
         _, name = statement
         return name if isinstance(name, str) else self.state.texts.get(name, "")
-
-
-def with_holders(sample: SessionsSample, holders: Iterable[SampledSession]) -> SessionsSample:
-    """The sample with those who hold others up, idle ones too, and what their statements say."""
-    found = dict(sample.by_process)
-    for holder in holders:
-        one, known = holder, found.get(holder.pid)
-        if known is not None:
-            one = replace(known, text=known.text or one.text, client=one.client)
-        found[one.pid] = one
-    return replace(sample, sessions=tuple(found.values()))
 
 
 def moment(seconds: float) -> datetime:

@@ -23,7 +23,6 @@ from pgtare.observing.findings.observation import (
     StatementKey,
     StatementTotals,
     TableTotals,
-    with_holders,
 )
 from pgtare.observing.findings.queries import Query
 from pgtare.postgres.sql_text import storable
@@ -111,7 +110,17 @@ def with_blockers(
 ) -> SessionsSample:
     """The sample with those whom others wait for, idle ones too, and their statements' texts."""
     wanted = sorted({pid for one in found.sessions for pid in one.blockers if pid})
-    return with_holders(found, map(session_of, read(wanted))) if wanted else found
+    if not wanted:
+        return found
+    sessions = dict(found.by_process)
+    for one in map(session_of, read(wanted)):
+        known = sessions.get(one.pid)
+        sessions[one.pid] = (
+            one
+            if known is None
+            else replace(known, text=known.text or one.text, client=one.client)
+        )
+    return replace(found, sessions=tuple(sessions.values()))
 
 
 def plain(relation: str) -> str:

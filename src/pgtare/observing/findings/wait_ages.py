@@ -8,18 +8,17 @@ from pgtare.observing.findings.observation import Observation, SampledSession, S
 
 #: Waits for the log: its buffers, its writing, its syncs.
 LOG_EVENTS = frozenset(
-    f"{kind}/{event}"
-    for kind, event in (
-        ("IO", "WALSync"),
-        ("IO", "WalSync"),
-        ("IO", "WALWrite"),
-        ("IO", "WalWrite"),
-        ("LWLock", "WALWrite"),
-        ("LWLock", "WALInsert"),
-        ("LWLock", "WALBufMapping"),
-        ("IO", "WALSyncMethodAssign"),
-        ("IO", "WalSyncMethodAssign"),
-    )
+    {
+        "IO/WALSync",
+        "IO/WalSync",
+        "IO/WALWrite",
+        "IO/WalWrite",
+        "LWLock/WALWrite",
+        "LWLock/WALInsert",
+        "LWLock/WALBufMapping",
+        "IO/WALSyncMethodAssign",
+        "IO/WalSyncMethodAssign",
+    }
 )
 SYNC_EVENT = "IPC/SyncRep"
 #: Waits of what is written to the log, before there is a commit.

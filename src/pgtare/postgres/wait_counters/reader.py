@@ -181,21 +181,17 @@ class Reader:
 
     def statements(self) -> tuple[StatementRow, ...]:
         """Counters by statement and event."""
-        sums: dict[tuple[Statement, Event], Counters] = defaultdict(Counters)
-        identities: dict[tuple[Statement, Event], int | None] = {}
+        found: dict[tuple[Statement, Event], StatementRow] = {}
         for userid, dbid, query_id, kind, name, idle, *counters, identity in self.rows(_STATEMENTS):
-            key = Statement(userid or 0, dbid or 0, query_id), Event(kind, name, idle)
-            sums[key] += _counters(counters)
-            identities[key] = identity
-        return tuple(
-            StatementRow(
+            statement, event = Statement(userid or 0, dbid or 0, query_id), Event(kind, name, idle)
+            before = found.get((statement, event))
+            found[statement, event] = StatementRow(
                 statement=statement,
                 event=event,
-                counters=counters,
-                identity=identities[statement, event],
+                counters=_counters(counters) + (before.counters if before else Counters()),
+                identity=identity,
             )
-            for (statement, event), counters in sums.items()
-        )
+        return tuple(found.values())
 
     def sessions(self) -> tuple[Session, ...]:
         """Every process that can be seen."""
