@@ -15,6 +15,7 @@ from pgtare.observing.clock.distribution import NS, Distribution
 from pgtare.observing.clock.schema import Gaps
 from tests.unit.sample_clock_report import even, replay
 
+
 def test_time_lost_is_what_gaps_took_beyond_a_reading() -> None:
     # 10,000 readings of 10 ns and one gap of 100 µs: half the time
     deltas = np.full(10_001, 10, np.int64)

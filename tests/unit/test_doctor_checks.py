@@ -18,7 +18,7 @@ from pgtare.observing.doctor import check_statements, churn, evictions, queries
 from pgtare.observing.doctor import show as doctor_show
 from pgtare.observing.doctor.check_settings import Weight, observers
 from pgtare.observing.doctor.collect import preload
-from pgtare.observing.doctor.model import Clock, Server, Statements, Waits
+from pgtare.observing.doctor.model import Server, Statements, Waits
 from pgtare.observing.doctor.observed import (
     ActivitySamples,
     CountedWaits,

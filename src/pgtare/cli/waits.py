@@ -84,7 +84,7 @@ def histogram(
     """
     destination = Destination(json, output)
     with open_reader(dsn) as reader:
-        totals = rates.totals(reader.events(), idle=True, background=True)
+        totals = rates.totals(reader.events())
         buckets = reader.buckets()
         _doubt(reader)
     found = _find_event(event, totals)

@@ -104,9 +104,7 @@ class RepeatedChecks:
 def _traffic(first: Look, last: Look) -> tuple[float | None, float | None]:
     """Transactions and statements a second; None if a counter fell, or nobody counts."""
 
-    def rate(
-        before: int, after: int, begun: DatedCounters, ended: DatedCounters
-    ) -> float | None:
+    def rate(before: int, after: int, begun: DatedCounters, ended: DatedCounters) -> float | None:
         seconds = elapsed_s(begun, ended)
         return (after - before) / seconds if after >= before and seconds > 0 else None
 

@@ -115,7 +115,8 @@ class Statements(Model):
         default=None, description="how long an entry lives at the present rate"
     )
     lost_share: float | None = Field(
-        default=None, description="share of throughput that such a rate took where that was measured"
+        default=None,
+        description="share of throughput that such a rate took where that was measured",
     )
     distinct: float | None = Field(default=None, description="statements in circulation, estimated")
     live_text_bytes: int | None = Field(default=None, description="texts in use")

@@ -13,17 +13,8 @@ _OUTAGE_WAIT_S = 5.0
 
 Name = TypeVar("Name")
 
-LOCK, HOT_LOCK, LOG, SYNC, CLIENT, STATEMENT, RESOURCE, CPU, OBSERVER = (
-    "lock",
-    "hotlock",
-    "log",
-    "syncrep",
-    "client",
-    "statement",
-    "resource",
-    "cpu",
-    "observer",
-)
+LOCK, HOT_LOCK, LOG, SYNC = "lock", "hotlock", "log", "syncrep"
+CLIENT, STATEMENT, RESOURCE, CPU, OBSERVER = "client", "statement", "resource", "cpu", "observer"
 
 
 class Tally(dict[Name, float]):

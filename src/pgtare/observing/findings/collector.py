@@ -129,7 +129,9 @@ class FindingInputs:
         self._waiting = tuple(one.pid for one in waiting)
         if waiting:
             none: dict[int, AwaitedLock] = {}
-            self.locks |= self._try("locks", self._read_locks, none)
+            self.locks |= self._try(
+                "locks", lambda: read.locks(self.reader.rows(queries.LOCKS), found.at), none
+            )
 
     @property
     def is_unasked(self) -> bool:
@@ -138,13 +140,9 @@ class FindingInputs:
 
     def lock_table(self) -> LockTable | None:
         """How full the table of locks is."""
-        none: LockTable | None = None
         if not self.kind.sees_all:
-            return none
-        return self._try("lock table", lambda: read.lock_table(self.reader), none)
-
-    def _read_locks(self) -> dict[int, AwaitedLock]:
-        return read.locks(self.reader.rows(queries.LOCKS), self.samples[-1].at)
+            return None
+        return self._try("lock table", lambda: read.lock_table(self.reader), None)
 
     def observation(
         self,

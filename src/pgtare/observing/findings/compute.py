@@ -80,11 +80,7 @@ def findings(
         remedies.where_else(one, observation.state.sources)
         for one in ranked([*found, *explaining.values()])
     ]
-    if not observation.state.standby:
-        return all_of_them
-    return [
-        one.model_copy(update={"remedy": remedies.of_standby(one.remedy)}) for one in all_of_them
-    ]
+    return list(map(remedies.of_standby, all_of_them)) if observation.state.standby else all_of_them
 
 
 def _of(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:

@@ -17,9 +17,7 @@ _BLANKS = re.compile(r"\s+")
 _HOUR_S = 3600.0
 
 
-def of_cause(
-    cause: Cause, whole: Partition, *, outage: bool = False, **more: Any
-) -> Finding:
+def of_cause(cause: Cause, whole: Partition, *, outage: bool = False, **more: Any) -> Finding:
     """A finding of what active time goes to; `more` adds to its fields, or replaces them."""
     fields: dict[str, Any] = {
         "key": cause.key,

@@ -235,9 +235,7 @@ def _is_election(cause: Cause, root: SampledSession) -> bool:
     )
 
 
-def _election(
-    cause: Cause, whole: Partition, root: SampledSession
-) -> Finding:
+def _election(cause: Cause, whole: Partition, root: SampledSession) -> Finding:
     return _finding(
         cause,
         whole,

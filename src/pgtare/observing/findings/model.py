@@ -23,9 +23,7 @@ LEVELS: tuple[Level, ...] = ("critical", "warning", "info")
 class Remedy(Model):
     """One thing to do."""
 
-    command: str = Field(
-        default="", description="what to paste; empty: there is no command for it"
-    )
+    command: str = Field(default="", description="what to paste; empty: there is no command for it")
     does: str = Field(default="", description="what it does, or when it is to be used")
     risk: str = Field(default="", description="what it may break; empty: nothing known")
     privilege: str = Field(default="", description="what the role needs for it")

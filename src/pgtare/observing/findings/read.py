@@ -116,9 +116,7 @@ def with_blockers(
     for one in map(session_of, read(wanted)):
         known = sessions.get(one.pid)
         sessions[one.pid] = (
-            one
-            if known is None
-            else replace(known, text=known.text or one.text, client=one.client)
+            one if known is None else replace(known, text=known.text or one.text, client=one.client)
         )
     return replace(found, sessions=tuple(sessions.values()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from pgtare.observing.findings.model import Finding, Remedy
 from pgtare.observing.findings.observation import SampledSession, moment
@@ -102,14 +102,15 @@ def where_else(one: Finding, sources: Mapping[str, str]) -> Finding:
     return one.model_copy(update={"remedy": [*said, *one.remedy]}) if said else one
 
 
-def of_standby(fixes: Iterable[Remedy]) -> list[Remedy]:
-    """The same for a standby, which takes no writes."""
-    return [
-        one.model_copy(update={"does": f"on the primary: {one.does}"})
-        if _WRITES.match(one.command)
-        else one
-        for one in fixes
+def of_standby(one: Finding) -> Finding:
+    """The finding, of a standby: it takes no writes."""
+    fixes = [
+        each.model_copy(update={"does": f"on the primary: {each.does}"})
+        if _WRITES.match(each.command)
+        else each
+        for each in one.remedy
     ]
+    return one.model_copy(update={"remedy": fixes})
 
 
 def role_setting(role: str, setting_name: str, value: str, does: str, risk: str) -> Remedy:

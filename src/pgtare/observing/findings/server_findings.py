@@ -183,8 +183,10 @@ def where(holder: HorizonHolder) -> str:
 
 def session_of_process(samples: Sequence[SessionsSample], pid: int | None) -> SampledSession | None:
     """What a process did when it was seen last; None if it was not."""
+    if pid is None:
+        return None
     seen = (sample.by_process.get(pid) for sample in reversed(samples))
-    return None if pid is None else next(filter(None, seen), None)
+    return next(filter(None, seen), None)
 
 
 def held_by(

@@ -97,9 +97,7 @@ class Explanation:
     sure: bool = True
 
 
-def statement(
-    cause: Cause, whole: Partition, *, busy: bool
-) -> Finding | None:
+def statement(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
     """A statement that takes more than it should; with `busy` also one that only works."""
     explained = next(_explanations(cause, whole), None)
     share, aas = whole.share(cause), whole.aas(cause)
@@ -201,9 +199,7 @@ def _look(text: str) -> Remedy:
     )
 
 
-def _explanations(
-    cause: Cause, whole: Partition
-) -> Iterator[Explanation]:
+def _explanations(cause: Cause, whole: Partition) -> Iterator[Explanation]:
     """What explains the time, the most telling first."""
     for find in (_generic, _spill, _scan, _contention, _slower, _crowded):
         found = find(cause, whole)
@@ -488,7 +484,10 @@ def _crowded(cause: Cause, whole: Partition) -> Explanation | None:
     return Explanation(
         "crowded",
         "takes most of the processors",
-        (f"{whole.on_cpu:.1f} sessions want a processor at once, and there are {processors:g} (CPU)",),
+        (
+            f"{whole.on_cpu:.1f} sessions want a processor at once, and there are "
+            f"{processors:g} (CPU)",
+        ),
         "more sessions compute than there are processors: all of them wait for their turn",
         (
             _look(text),

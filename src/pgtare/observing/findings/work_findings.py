@@ -160,9 +160,7 @@ def _standbys(wanted: str, connected: Sequence[str]) -> tuple[list[str], list[st
     return names, [name for name in names if name.casefold() not in there]
 
 
-def sync_rep(
-    cause: Cause, whole: Partition, *, busy: bool
-) -> Finding | None:
+def sync_rep(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
     """Commits that wait for a standby, which is no fault as long as each waits for a moment."""
     wanted = whole.state.settings.get("synchronous_standby_names", "")
     names, missing = _standbys(wanted, whole.state.now.standbys)
@@ -275,9 +273,7 @@ def observer(cause: Cause, whole: Partition) -> Finding:
     )
 
 
-def resources(
-    causes: list[Cause], whole: Partition
-) -> list[tuple[Cause, Finding]]:
+def resources(causes: list[Cause], whole: Partition) -> list[tuple[Cause, Finding]]:
     """What many small statements have in common: one lock in memory, or the processors."""
     events: dict[str, Cause] = {}
     for cause in causes:

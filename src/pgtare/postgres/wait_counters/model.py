@@ -131,9 +131,7 @@ class Client(_Model):
 class Losses(_Model):
     """What the counters lack since the last reset, and how often any of them were reset."""
 
-    resets: int | None = Field(
-        default=None, description="how often counters were reset; `null`: not counted"
-    )
+    resets: int = Field(default=0, description="how often counters were reset")
     missed: int = Field(default=0, description="waits seen but not counted")
     statements_missed: int = Field(
         default=0, description="waits that found the table of statements busy"

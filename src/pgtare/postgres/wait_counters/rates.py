@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -319,14 +319,11 @@ def by_process(rows: Iterable[EventRow], *, idle: bool = False) -> dict[int, dic
     return dict(sorted(sums.items(), key=lambda item: -sum(c.spent_ms for c in item[1].values())))
 
 
-def totals(
-    rows: Sequence[EventRow], *, idle: bool = False, background: bool = False
-) -> dict[Event, Counters]:
-    """Counters by event over the types of process, since the last reset."""
+def totals(rows: Iterable[EventRow]) -> dict[Event, Counters]:
+    """Counters by event over all processes, since the last reset."""
     sums: dict[Event, Counters] = defaultdict(Counters)
     for row in rows:
-        if (idle or not row.event.idle) and (background or not is_background(row.backend_type)):
-            sums[row.event] += row.counters
+        sums[row.event] += row.counters
     return sums
 
 
@@ -374,7 +371,8 @@ def _check(before: Snapshot, after: Snapshot) -> float:
             "the second snapshot is not later than the first: swap them (or the server's clock was "
             "set back, and the snapshots are not of one run of pgtare's machine)"
         )
-    if before.stats_reset != after.stats_reset or _were_reset(before, after):
+    first, last = ((s.stats_reset, s.losses.resets) for s in (before, after))
+    if first != last:
         raise CountersReset(
             "the counters were reset between the snapshots, or those of a process were: take the "
             "first one after the reset"
@@ -394,11 +392,3 @@ def elapsed_s(before: Snapshot, after: Snapshot) -> float:
         return Taken.at(snapshot.taken.timestamp(), clock.monotonic_ns, clock.answer_ns)
 
     return elapsed_ns(taken(before), taken(after)) / 1e9
-
-
-def _were_reset(before: Snapshot, after: Snapshot) -> bool:
-    """Whether any counter was set back: the module counts that, or one fell."""
-    if before.losses.resets is not None and after.losses.resets is not None:
-        return before.losses.resets != after.losses.resets
-    first, last = (totals(s.events, idle=True, background=True) for s in (before, after))
-    return any(last.get(event, Counters()).waits < c.waits for event, c in first.items())

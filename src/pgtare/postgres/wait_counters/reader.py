@@ -196,7 +196,9 @@ class Reader:
     def sessions(self) -> tuple[Session, ...]:
         """Every process that can be seen."""
         return tuple(
-            Session.of_row((*row[:8], Event(*row[8:11]) if row[8] else None, row[11], row[12] or ()))
+            Session.of_row(
+                (*row[:8], Event(*row[8:11]) if row[8] else None, row[11], row[12] or ())
+            )
             for row in self.rows(_SESSIONS)
         )
 
