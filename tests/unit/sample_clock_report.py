@@ -144,7 +144,6 @@ def sample() -> ClockReport:
                     hi_ns=150.0,
                     rounds=5000,
                     backward=0,
-                    backward_largest_ns=0.0,
                 )
             ],
         ),

@@ -175,7 +175,7 @@ def test_time_that_was_counted_and_never_sampled_is_active_time_too() -> None:
     samples = sampled(*[(idle(1), waiter(2, 1))] * 10)
     counted = {"Lock/transactionid": 10.0, "CPU": 25.0, "IO/DataFileRead": 5.0, "Activity/X": 9.0}
     whole = partition(Observation(samples, waited_s=counted | {"Timeout/PgSleep": 9.0}))
-    assert (whole.active_s, whole.on_cpu_s) == (40.0, 25.0)
+    assert (whole.active_s, whole.on_cpu) == (40.0, 2.5)
     assert [whole.share(one) for one in whole.causes] == [0.25]
 
 

@@ -72,7 +72,6 @@ def compare(
                 hi_ns=got.upper * scale,
                 rounds=got.rounds,
                 backward=got.backward,
-                backward_largest_ns=got.backward_largest * scale,
             )
         )
     if failed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -101,7 +100,7 @@ def frequency(
 
 
 def _stated(leaves: Leaves, bare_metal: bool, calibrated: float, error_ppm: float) -> list[Stated]:
-    found = [_kernel(calibrated, error_ppm)]
+    found = _kernel(calibrated, error_ppm)
     architecture = probe.architecture_hz()
     if architecture is not None:
         return [*found, _judged("CNTFRQ_EL0", architecture, calibrated, error_ppm, None)]
@@ -137,12 +136,11 @@ def _judged(by: str, hz: int, calibrated: float, error_ppm: float, doubt: str | 
     return Stated(by=by, hz=hz, difference_ppm=off, note=note)
 
 
-def _kernel(calibrated: float, error_ppm: float) -> Stated:
-    """The kernel's own figure, from the page of a perf event."""
+def _kernel(calibrated: float, error_ppm: float) -> list[Stated]:
+    """The kernel's own figure, from the page of a perf event, if that may be read and has one."""
     rate = probe.kernel_rate()
     if isinstance(rate, int):
-        note = f"not available: {os.strerror(rate)}"
-        return Stated(by="kernel", hz=None, difference_ppm=None, note=note)
+        return []
     mult, shift = rate
     hz = round((NS << shift) / mult)
-    return _judged("kernel (perf event page)", hz, calibrated, error_ppm, None)
+    return [_judged("kernel (perf event page)", hz, calibrated, error_ppm, None)]

@@ -84,7 +84,6 @@ class CoreOffset(Model):
     hi_ns: float = Field(description="upper bound")
     rounds: int = Field(description="readings handed to and fro")
     backward: int = Field(description="readings below the other processor's earlier one")
-    backward_largest_ns: float = Field(description="the largest of these steps back")
 
 
 class Cores(Model):

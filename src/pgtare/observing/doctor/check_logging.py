@@ -67,7 +67,7 @@ def check(facts: DoctorFacts, per_s: float) -> list[Finding]:
         _debugging(settings),
         _names(settings),
     ]
-    return [finding for finding in found if finding is not None]
+    return list(filter(None, found))
 
 
 def _is_written(level: str, settings: Settings) -> bool:

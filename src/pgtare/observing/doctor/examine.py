@@ -58,7 +58,8 @@ def watch(
     texts = FindingTexts(TextFile())
     while True:
         samples = _samples(session, facts, first, collector, interval_s, tick)
-        facts = _again(session, facts)
+        with contextlib.suppress(Unreadable):
+            facts = read_facts(session, facts.clock)  # the user may just have applied a remedy
         last, ended = read_look(session, facts), collector.totals()
         waited_s, table = _waited(first, last), locks.look(collector)
         seen = collector.observation(
@@ -84,14 +85,6 @@ def _waited(first: Look, last: Look) -> dict[str, float] | None:
     if counted.sessions is not None and counted.on_cpu is not None:
         found["CPU"] = counted.on_cpu * counted.seconds
     return found
-
-
-def _again(session: Session, facts: DoctorFacts) -> DoctorFacts:
-    """The facts anew: the user may just have applied a remedy."""
-    try:
-        return read_facts(session, facts.clock)
-    except Unreadable:
-        return facts
 
 
 def examine(

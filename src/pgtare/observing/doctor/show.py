@@ -52,13 +52,11 @@ def view(report: Report) -> RenderableType:
     if report.unseen:
         parts += [Text(""), Text("Not looked at", style="bold")]
         parts.append(
-            labelled_text.rows([(u.what, _sentence(u.why, u.remedy)) for u in report.unseen])
+            labelled_text.rows(
+                (one.what, ": ".join(filter(None, (one.why, one.remedy)))) for one in report.unseen
+            )
         )
     return Group(*parts)
-
-
-def _sentence(why: str, remedy: str) -> str:
-    return f"{why}: {remedy}" if remedy else why
 
 
 def _heading(report: Report) -> str:

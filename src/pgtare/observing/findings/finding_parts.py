@@ -11,7 +11,6 @@ from pgtare.observing.findings.model import ACTIVE, LIMIT, OUTAGE, Finding, Who
 from pgtare.observing.findings.observation import SampledSession, moment
 from pgtare.observing.findings.partition import Partition
 
-_TEXT = 70
 _BLANKS = re.compile(r"\s+")
 #: A limit that is reached sooner is an outage, s.
 _HOUR_S = 3600.0
@@ -64,7 +63,7 @@ def who(one: SampledSession | None) -> Who | None:
     )
 
 
-def short(text: str, width: int = _TEXT) -> str:
+def short(text: str, width: int = 70) -> str:
     """A statement's beginning, on one line."""
     line = _BLANKS.sub(" ", text).strip().rstrip(";")
     return line if len(line) <= width else line[: width - 1] + "…"

@@ -56,15 +56,14 @@ def check(state: ServerState, samples: Sequence[SessionsSample] = ()) -> Iterato
     """All limits that are reached, or come near. samples: what sessions did."""
     # rows are frozen by the primary alone
     frozen = () if state.standby else (_transaction_numbers(state, samples), _multixacts(state))
-    for made in (
+    made = (
         _connections(state),
         *(_slot(slot, state) for slot in state.slots),
         *frozen,
         _notifications(state),
         _lock_table(state),
-    ):
-        if made is not None:
-            yield made
+    )
+    yield from filter(None, made)
 
 
 def has_to_do_with_age(settings: Mapping[str, str], counters: ServerCounters | None) -> bool:

@@ -97,7 +97,8 @@ def lock(cause: Cause, whole: Partition) -> Finding:
             ),
         )
     if cause.gate is not None:
-        fixes += remedies.of_gate(cause.gate, _LOCK_TIMEOUT)
+        ended = remedies.may_be_ended(cause.gate)
+        fixes += [_LOCK_TIMEOUT] if ended else remedies.end(cause.gate)
     return _finding(cause, whole, title, evidence, fixes)
 
 

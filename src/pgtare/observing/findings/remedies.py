@@ -194,11 +194,6 @@ def end(one: SampledSession) -> list[Remedy]:
     return [terminate(one, "ends the session, and so its transaction and locks")]
 
 
-def of_gate(one: SampledSession, otherwise: Remedy) -> list[Remedy]:
-    """What is to be done about a session that others are behind, which waits itself."""
-    return end(one) if not may_be_ended(one) else [otherwise]
-
-
 def not_again(one: SampledSession) -> list[Remedy]:
     """What keeps other transactions of its role from staying open so long, if it has one."""
     if not one.role:

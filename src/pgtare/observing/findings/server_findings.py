@@ -46,7 +46,7 @@ def check(observation: Observation) -> Iterator[Finding]:
         _archive(observation),
         _deadlocks(observation),
     )
-    yield from (finding for finding in made if finding is not None)
+    yield from filter(None, made)
 
 
 def _checkpoints(observation: Observation) -> Finding | None:

@@ -99,7 +99,9 @@ class Explanation:
 
 def statement(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
     """A statement that takes more than it should; with `busy` also one that only works."""
-    explained = next(_explanations(cause, whole), None)
+    # the most telling first
+    finds = (_generic, _spill, _scan, _contention, _slower, _crowded)
+    explained = next(filter(None, (find(cause, whole) for find in finds)), None)
     share, aas = whole.share(cause), whole.aas(cause)
     if explained is None and not (busy and share >= 0.5 and aas >= 1.0):
         return None
@@ -197,14 +199,6 @@ def _look(text: str) -> Remedy:
         does=f"EXPLAIN (ANALYZE, BUFFERS) {short(text, 200)} with values of its parameters shows "
         "which node takes the time",
     )
-
-
-def _explanations(cause: Cause, whole: Partition) -> Iterator[Explanation]:
-    """What explains the time, the most telling first."""
-    for find in (_generic, _spill, _scan, _contention, _slower, _crowded):
-        found = find(cause, whole)
-        if found is not None:
-            yield found
 
 
 def _generic(cause: Cause, whole: Partition) -> Explanation | None:
