@@ -84,12 +84,14 @@ def doctor(
                 if number and not destination.printed:
                     typer.echo()
                 destination.write_line(report.to_json(indent=None))
-                _print(report, destination)
+                if not destination.printed:
+                    cli.show(view(report))
         raise typer.Exit(cli.INTERRUPTED)
     with _progress(every) as tick, connected(dsn) as session:
         report = examine(session, every, weights, tick)
     destination.write(report.to_json())
-    _print(report, destination)
+    if not destination.printed:
+        cli.show(view(report))
     raise typer.Exit(report.exit_status)
 
 
@@ -120,11 +122,6 @@ def _progress(every: float) -> Iterator[Tick]:
         return
     with Display(cli.stderr(), "looking", every) as display:
         yield lambda seconds: display.tick(seconds, "sampling sessions")
-
-
-def _print(report: Report, destination: Destination) -> None:
-    if not destination.printed:
-        cli.show(view(report))
 
 
 def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:

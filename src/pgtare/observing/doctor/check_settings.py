@@ -107,7 +107,8 @@ def observers(
             continue
         value, weight = facts.settings[kind.setting], weights.get(kind.arm)
         if weight is None:
-            listed.append(Observer(name=kind.arm, value=value, source=_weigh(kind.arm)))
+            how = f"`pgtare weigh {kind.arm} --dsn … --out w`, then `pgtare doctor --weighed w`"
+            listed.append(Observer(name=kind.arm, value=value, source=f"not known: {how}"))
             continue
         listed.append(
             Observer(
@@ -121,10 +122,6 @@ def observers(
         if weight.costs and weight.cost_pct >= WARNING_COST_PCT:
             findings.append(_costly(kind, value, weight))
     return listed, findings
-
-
-def _weigh(arm: str) -> str:
-    return f"not known: `pgtare weigh {arm} --dsn … --out w`, then `pgtare doctor --weighed w`"
 
 
 def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:

@@ -125,12 +125,9 @@ def _does(root: SampledSession) -> str:
         return "applies what the primary did, waits for queries of this standby itself,"
     if root.backend_type != "client backend":
         unnamed = not (root.application or root.role)  # then it is called so already
-        return "is at work" if unnamed else f"is {_article(root.backend_type)} at work"
+        article = "an" if root.backend_type[:1] in "aeiou" else "a"
+        return "is at work" if unnamed else f"is {article} {root.backend_type} at work"
     return f"runs «{short(root.text)}»" if root.text else "runs a statement"
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[:1] in "aeiou" else f"a {kind}"
 
 
 def _state(root: SampledSession) -> str:
