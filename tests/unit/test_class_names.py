@@ -35,7 +35,6 @@ ALLOWED = {
     "Server": "as the doctor sees it, as a trace does, and in a study file",
     "Session": "of a server, by the room that looks at it",
     "Statement": "of a script, of a trace, of the views of waits",
-    "Traffic": "of a database",
     "Variant": "of an instrument, and of a study",
     "Waits": "as the doctor sees them, and in a trace",
     "Comparison": "of an arm with the base, and of two variants in a study file",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pgtare.cli import doctor as doctor_commands
+from pgtare import cli
 from pgtare.cli import trace as trace_commands
 from pgtare.kit import labelled_text
 from pgtare.kit.progress import Display
@@ -67,7 +67,7 @@ def test_what_a_trace_file_and_a_server_tell(
     writer.add(Table.WAITS, waits(1, [(0, 1 * MS, 2 * MS), (1, 5 * MS, 1 * MS)]))
     writer.close(json.dumps(end).encode())
     trace_commands._book(path)
-    doctor_commands._tell(HOSTILE)
+    cli.say(f"pgtare: {HOSTILE}", err=True)
     printed = capsys.readouterr().err.splitlines()
     assert printed == [
         f"note: the recording ended early: {plain(HOSTILE)} note: {plain(HOSTILE)}",
