@@ -142,8 +142,8 @@ def _timed(path: Path) -> float:
     """CPU seconds to read a trace and sum it up: of one core, whatever else the machine does."""
     began = time.process_time()
     spent = np.zeros(MAX_EVENTS)
-    for block in scan(path, frozenset({int(Table.WAITS)})):
-        if isinstance(block, blocks.Block):
+    for block in scan(path):
+        if isinstance(block, blocks.Block) and block.table == Table.WAITS:
             event, length = (np.asarray(block.columns[name]) for name in ("event", "length_ns"))
             spent += np.bincount(event, length, MAX_EVENTS)
     return time.process_time() - began

@@ -69,7 +69,7 @@ def test_a_full_volume_ends_the_recording_alone(
     out, err = recorder.communicate(timeout=60)
     assert recorder.returncode == 1, (out, err)
     (sentence,) = [line for line in err.splitlines() if line.startswith("pgtare: ")]
-    assert f"the disk of {rec} is full; {rec} holds what came before" in sentence
+    assert f"the disk of {volume} is full; {rec} holds what came before" in sentence
     assert f"`pgtare trace profile {rec}`" in sentence
     assert "free some space" in sentence
     summary = json.loads(out)
@@ -79,7 +79,7 @@ def test_a_full_volume_ends_the_recording_alone(
     trace = load(rec)
     assert trace.streams
     assert not [damage for damage in trace.damages if not damage.tail]
-    # what had been read and had no room is reported, and not among what the files hold
+    # what had been read and had no room is reported, and not among what the file holds
     assert summary["unwritten_bytes"] > 0
     held = sum(len(data) for chunks in trace.streams.values() for _, data in chunks)
     assert summary["call_bytes"] == held
@@ -261,7 +261,7 @@ def test_a_disk_without_room_for_calls(
         assert f"{rec} holds what came before" in sentence
         assert rec.exists()
     else:
-        assert f"nothing was kept in {rec}: the disk of {rec} is full, and no call" in sentence
+        assert f"nothing was kept in {rec}: the disk of {volume} is full, and no call" in sentence
         assert "trace profile" not in err
         assert not rec.exists()
     assert level_of(onlooker, app.info.backend_pid) == 0
@@ -271,12 +271,12 @@ def test_a_disk_that_was_full_before(
     tracer: Cluster, app: Connection, onlooker: Connection, volume: Path
 ) -> None:
     fill(volume)
-    for name in ("rec", "rec.pgtrace"):
-        done = in_process("trace", "record", volume / name, "--dsn", tracer.dsn(), "--reserve", "0")
-        message = failed(done, 1)
-        assert "nothing was begun: the disk of" in message
-        assert "free some space" in message
-        assert not (volume / name).exists()
+    rec = volume / "rec"
+    done = in_process("trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0")
+    message = failed(done, 1)
+    assert "nothing was begun: the disk of" in message
+    assert "free some space" in message
+    assert not rec.exists()
     assert level_of(onlooker, app.info.backend_pid) == 0
 
 

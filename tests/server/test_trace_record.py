@@ -149,10 +149,7 @@ def test_what_a_trace_tells(
             cursor.fetchmany(10)
             time.sleep(0.1)
             cursor.fetchmany(10)
-    modes = [p.stat().st_mode for p in rec.iterdir()]
-    assert modes
-    assert all(stat.S_IMODE(mode) == 0o600 for mode in modes)
-    assert stat.S_IMODE(rec.stat().st_mode) == 0o700
+    assert stat.S_IMODE(rec.stat().st_mode) == 0o600
     found = json.loads(trace("statements", rec, "--json").stdout)["statements"]
     outer = next(s for s in found if s["text"].startswith("SELECT outer_calls()"))
     assert outer["calls"]["execute"]["count"] == 3
@@ -170,7 +167,7 @@ def test_what_a_trace_tells(
     assert json.loads(only.stdout)["total_ns"] == pytest.approx(client["busy_ns"], rel=1e-6)
     assert "total" in trace("profile", rec, "--by", "statement").stdout
     trace("report", rec)
-    page = (rec / "report.html").read_text()
+    page = rec.with_name("rec.html").read_text()
     assert "<script>alert(1)" not in page
     assert "&lt;/script&gt;" in page
     assert "<svg" in page
@@ -318,8 +315,7 @@ def test_size_and_reserve_are_kept(
         app.execute(f"SELECT '{os.urandom(500).hex()}'".encode())
     out, err = recorder.communicate(timeout=60)
     assert json.loads(out)["stopped_by"] == "size", err
-    files = list(rec.glob("*.pgtrace"))
-    assert sum(f.stat().st_size for f in files) < 110_000
+    assert rec.stat().st_size < 110_000
     book = ledgers.ledger(load(rec))
     assert any("ended early" in note for note in book.notes)
 
@@ -327,7 +323,6 @@ def test_size_and_reserve_are_kept(
 def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.mkdir()
-    (taken / "x").touch()
     message = refused("trace", "record", taken, "--dsn", tracer.dsn())
     assert "exists already" in message
     message = refused("trace", "record", "/proc/nowhere/x", "--dsn", tracer.dsn())

@@ -42,7 +42,7 @@ def test_recorder_that_comes_too_late(
     recorder = start_pgtare(
         "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--armed", "--json"
     )
-    eventually(lambda: bool(list(rec.glob("*"))))
+    eventually(rec.exists)
     time.sleep(0.5)
     before = unread(onlooker)
     with stopped(recorder.pid):

@@ -22,7 +22,6 @@ import numpy as np
 from pgtare.observing.flame import recording as flame
 from pgtare.observing.flame.recording import FlameRecording, StackSamples
 from pgtare.observing.trace.file import blocks
-from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load as load_trace
 from pgtare.weighing.fleet.directory import FleetDirectory
 from pgtare.weighing.fleet.state import FLEET_FILE, FleetServerState, FleetState
@@ -93,10 +92,9 @@ def read_fleet(path: Path) -> Any:
 
 def write_trace(path: Path) -> None:
     rows = [(0, i * 1000, 1 + i % 977) for i in range(ROWS)]
-    limits = Limits(file=1, reserve=0)
     stream = made_traces.StreamBuilder()
     stream.session()
-    made_traces.write(path, stream.data, rows, limits=limits)
+    made_traces.write(path, stream.data, rows)
 
 
 def read_trace(path: Path) -> Any:
@@ -141,7 +139,7 @@ KINDS = {
         "trace of `pgtare trace record`",
         write_trace,
         read_trace,
-        "trace-00000.pgtrace",
+        "",  # it is a file itself
         _later_header,
         grows=True,
     ),

@@ -77,7 +77,7 @@ _small = st.binary(max_size=80)
 @st.composite
 def senseless(draw: st.DrawFn) -> bytes:
     """A file whose blocks are sound and whose content is anything."""
-    data = blocks.file_header(blocks.FileHeader(b"0" * 16, 0))
+    data = blocks.file_header()
     sound = _sound_stream(draw)
     for number in range(draw(st.integers(1, 6))):
         table = draw(st.sampled_from(list(Table)))

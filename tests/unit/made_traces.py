@@ -237,7 +237,6 @@ def write(
     close: bool = True,
     began: str | None = None,
     first: int = 0,
-    limits: Limits = NO_RESERVE,
     until: str | None = None,
     kept: dict[str, Any] | None = None,
 ) -> Path:
@@ -252,7 +251,7 @@ def write(
         **({"began": began} if began else {}),
         **({"kept": kept} if kept else {}),
     }
-    writer = Writer(path, json.dumps(description).encode(), limits)
+    writer = Writer(path, json.dumps(description).encode(), NO_RESERVE)
     define_events(writer)
     names = {"user": "alice", "database": "shop", "application": "app"}
     writer.define(Table.RINGS, ring(1, pid, "sql", **names))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -21,7 +20,6 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.tables import NO_RING, Table
 from pgtare.observing.trace.file.writer import Writer
 from tests.sample_trace import ROWS, two_requests
-from tests.small_volume import small_volume
 from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
 
 pytestmark = pytest.mark.timeout(180)
@@ -224,59 +222,6 @@ def test_other_files_are_no_traces(tmp_path: Path) -> None:
         load(empty)
 
 
-def test_files_of_two_recordings_are_not_mixed(tmp_path: Path) -> None:
-    directory = tmp_path / "d"
-    directory.mkdir()
-    write(directory / "a.pgtrace", two_requests().data)
-    write(directory / "b.pgtrace", two_requests().data)
-    with pytest.raises(UsageError, match="different recordings"):
-        load(directory)
-
-
-def test_files_rotate_and_each_can_be_read_alone(tmp_path: Path) -> None:
-    directory = tmp_path / "d"
-    writer = Writer(directory, b'{"server": "x"}', Limits(file=3000, reserve=0))
-    define_events(writer)
-    writer.define(Table.RINGS, ring(1, 7, "waits"))
-    rng = np.random.default_rng(1)
-    for i in range(10):
-        lengths = rng.integers(0, 10**6, 500).tolist()
-        writer.add(
-            Table.WAITS, waits(1, [(0, (i * 500 + k) * 10**7, n) for k, n in enumerate(lengths)])
-        )
-        writer.flush()
-    writer.close(b'{"stopped_by": "time"}')
-    files = sorted(directory.iterdir())
-    assert 3 <= len(files) <= 11
-    assert len(load(directory).waits[1].start) == 5000
-    last = load(files[-2])
-    assert last.rings[1].pid == 7
-    assert last.events
-    assert last.recording == {"server": "x"}
-
-
-@pytest.mark.parametrize("named", [[3], [0, 1, 2]])
-def test_files_that_are_missing_are_reported(tmp_path: Path, named: list[int]) -> None:
-    directory = tmp_path / "d"
-    writer = Writer(directory, b"{}", Limits(file=1000, reserve=0))
-    writer.define(Table.RINGS, ring(1, 7, "waits"))
-    for i in range(5):
-        writer.add(Table.WAITS, waits(1, [(0, (i * 500 + k) * 10**7, k * k) for k in range(500)]))
-        writer.flush()
-    writer.close(b'{"stopped_by": "time"}')
-    assert not load(directory).notes()
-    for number in named:
-        (directory / f"trace-{number:05}.pgtrace").unlink()
-    # one whose header is damaged is there
-    headless = directory / "trace-00004.pgtrace"
-    headless.write_bytes(bytes(8).join([blocks.MAGIC, headless.read_bytes()[16:]]))
-    more = ", and 2 after it" if len(named) > 1 else ""
-    first = directory / f"trace-{named[0]:05}.pgtrace"
-    assert [n for n in load(directory).notes() if "the file is missing" in n] == [
-        f"damaged: {first}: the file is missing{more}"
-    ]
-
-
 def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "t.pgtrace"
     writer = Writer(path, b"{}", Limits(total=2000, reserve=0))
@@ -358,27 +303,3 @@ def test_a_block_header_stands_where_the_documentation_says(whole: Path) -> None
     magic, table, zero, rows, _, number = struct.unpack_from("<4sHHIIQ", data, FILE_HEADER)
     assert (magic, table, zero, rows, number) == (BLOCK_MAGIC, Table.RECORDING, 0, 1, 0)
     assert (FILE_HEADER, BLOCK_HEADER) == (36, 32)
-
-
-def test_a_volume_without_room_for_another_file(as_root: None) -> None:
-    """What came before can be read."""
-    with small_volume("size=8m,nr_inodes=4") as place:
-        writer = Writer(place / "rec", b"{}", Limits(file=100_000, reserve=0))
-
-        def fill() -> None:
-            for position in range(0, 10_000_000, 10_000):
-                rows = {
-                    "ring": np.array([1]),
-                    "position": np.array([position]),
-                    "data": [os.urandom(10_000)],
-                }
-                writer.add(Table.STREAM, rows)
-                writer.flush()
-
-        with pytest.raises(LimitReached, match="is full"):
-            fill()
-        writer.close(b"{}")
-        assert len(list((place / "rec").iterdir())) == 2
-        found = load(place / "rec")
-        assert not found.damages
-        assert sum(len(chunks) for chunks in found.streams.values()) > 10

@@ -170,17 +170,16 @@ def test_of_a_call_from_before_the_recording_the_rest_counts(tmp_path: Path, bus
     assert (call.elapsed_ns, call.max_ns, call.inner_ns) == (elapsed_ns, elapsed_ns, 0)
 
 
-@pytest.mark.parametrize("name", ["t.pgtrace", "directory"])
-def test_a_limit_that_nothing_fits_in_leaves_nothing(tmp_path: Path, name: str) -> None:
+def test_a_limit_that_nothing_fits_in_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing was begun.*--max-size"):
-        Writer(tmp_path / name, b"{}", Limits(total=10, reserve=0))
+        Writer(tmp_path / "t", b"{}", Limits(total=10, reserve=0))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_of_recordings_names_one(tmp_path: Path) -> None:
-    one = tmp_path / "trace-1"
+def test_a_directory_of_kept_traces_names_one(tmp_path: Path) -> None:
+    one = tmp_path / "kept-1.pgtrace"
     Writer(one, b"{}", Limits(reserve=0)).close(b"{}")
-    with pytest.raises(UsageError, match=f"{one} does: name one recording"):
+    with pytest.raises(UsageError, match=f"it is a directory: name one of its files, such as {one}"):
         load(tmp_path)
 
 
@@ -254,7 +253,7 @@ def test_an_export_is_refused_before_its_trace_is_read(tmp_path: Path) -> None:
 def test_a_scope_that_holds_nothing_names_what_lists_its_kind(book: Ledger) -> None:
     with pytest.raises(UsageError, match="--by session` lists its sessions"):
         profile(book, scope=Scope(frozenset({1}), words="process 1"))
-    with pytest.raises(UsageError, match="trace statements DIR` lists its statements"):
+    with pytest.raises(UsageError, match="trace statements TRACE` lists its statements"):
         profile(book, scope=Scope(statement="nothing"))
 
 
@@ -265,9 +264,8 @@ def test_a_mistyped_path_makes_no_directory(tmp_path: Path) -> None:
         ("report", missing, "--html", place.with_suffix(".html")),
     ):
         assert f"there is no directory {place.parent}" in refused("trace", *words)
-    for target in (place, place.with_suffix(".pgtrace")):
-        with pytest.raises(UsageError, match=f"there is no directory {place.parent}"):
-            Writer(target, b"{}", Limits(reserve=0))
+    with pytest.raises(UsageError, match=f"there is no directory {place.parent}"):
+        Writer(place, b"{}", Limits(reserve=0))
     assert list(tmp_path.iterdir()) == []
 
 

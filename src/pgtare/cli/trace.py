@@ -34,6 +34,7 @@ from pgtare.observing.trace.documents import (
     TraceRecorded,
     TraceStatements,
 )
+from pgtare.observing.trace.file.blocks import SUFFIX
 from pgtare.observing.trace.file.disk_limits import MIB, Limits
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.tables import Table
@@ -59,9 +60,7 @@ _MANY = 20
 
 @app.command("record")
 def record(
-    path: Annotated[
-        Path, typer.Argument(help="A new directory; or one new file, if it ends in .pgtrace.")
-    ],
+    path: Annotated[Path, typer.Argument(help="A new file for the trace.")],
     dsn: Dsn,
     pid: Annotated[list[int] | None, typer.Option(help="This session; may be repeated.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="Sessions of this role.")] = None,
@@ -94,7 +93,7 @@ def record(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Trace the client sessions that match, new ones included, into files.
+    """Trace the client sessions that match, new ones included, into a file.
 
     At the end they return to their own settings, even if pgtare is killed.
 
@@ -369,7 +368,7 @@ def export(
 def report_(
     path: Source,
     html: Annotated[
-        Path | None, typer.Option(help="Where to write the page; default: next to the trace.")
+        Path | None, typer.Option(help="Where to write the page; default: TRACE.html.")
     ] = None,
 ) -> None:
     """Write the page of a trace: profile, time line, statements with all that they did.
@@ -378,7 +377,7 @@ def report_(
     """
     from pgtare.observing.trace.output.page import write_page  # what draws pages takes long to load
 
-    target = html or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
+    target = html or path.with_name(f"{path.name.removesuffix(SUFFIX)}.html")
     files.check_target(target)
     book = _book(path)
     write_page(book, target, [ledger(load(other)) for other in kept.next_to(book.trace)])

@@ -34,9 +34,7 @@ _NOTHING = (
 
 
 def grab_(
-    path: Annotated[
-        Path, typer.Argument(help="A new directory; or one new file, if it ends in .pgtrace.")
-    ],
+    path: Annotated[Path, typer.Argument(help="A new file for the trace.")],
     dsn: Annotated[str, typer.Option(help="The server, as a libpq connection string.")],
     last: Annotated[
         str | None, typer.Option(help="Only so much time before now, for example 60s.")

@@ -3,8 +3,8 @@
 Five kinds build on this: results of `pgtare weigh`, weighings of a fleet, studies of
 `pgtare ladder`, recordings of `pgtare flame`, and traces. What is written at once goes into a
 hidden sibling (`Staged`), and one rename commits it. What grows while it is measured (fleets,
-studies, traces) consists of files that are each written whole (`files.write_text`,
-`npz.write`).
+studies) consists of files that are each written whole (`files.write_text`, `npz.write`); a trace
+is one file of blocks.
 
 Every kind is refused in the same sentences: `not_there`, `other_kind`, `other_version`, `damaged`.
 """

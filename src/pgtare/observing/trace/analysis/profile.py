@@ -172,10 +172,10 @@ def _quoted(names: list[str]) -> str:
 def _listing(scope: Scope) -> str:
     """What tells what there is to choose from."""
     if scope.statement is not None:
-        return "`pgtare trace statements DIR` lists its statements"
+        return "`pgtare trace statements TRACE` lists its statements"
     if scope.workers:
         return "no parallel worker was traced"
-    return "`pgtare trace profile DIR --by session` lists its sessions"
+    return "`pgtare trace profile TRACE --by session` lists its sessions"
 
 
 def _of_statement(ledger: Ledger, entries: LedgerEntries, wanted: str) -> npt.NDArray[np.bool_]:

@@ -91,7 +91,7 @@ def _check_sessions(ledger: Ledger, pids: frozenset[int]) -> None:
     if absent:
         raise UsageError(
             f"the trace holds nothing of process {', '.join(map(str, sorted(absent)))}: "
-            "`pgtare trace profile DIR --by session` lists its sessions"
+            "`pgtare trace profile TRACE --by session` lists its sessions"
         )
 
 

@@ -80,7 +80,7 @@ class SessionReach:
 class Grabbed:
     """What was taken from the rings of traced sessions.
 
-    sessions: those of which there is something. waits, call_bytes: in the files, of bytes in all.
+    sessions: those of which there is something. waits, call_bytes: in the file, of bytes in all.
     lost_bytes: of calls, overwritten while rings were read; lost_waits: that rings had forgotten by
     then. reaches: the shortest first. notes: what a reader must know.
     """

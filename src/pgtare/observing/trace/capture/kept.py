@@ -137,7 +137,7 @@ def next_to(trace: Trace) -> list[Path]:
     """Files next to a kept trace that were kept in the same incident."""
     directory = trace.path.parent
     with contextlib.suppress(UsageError):  # of a directory that we may not list
-        if trace.path.is_file() and (kept := _of_file(trace.path, trace.recording)) is not None:
+        if (kept := _of_file(trace.path, trace.recording)) is not None:
             others = _others(of_directory(directory), kept)[:_OTHERS]
             return [directory / str(other.file) for other in others]
     return []

@@ -1,4 +1,4 @@
-"""Records a trace: arms sessions, drains their rings into files, and gives the sessions back."""
+"""Records a trace: arms sessions, drains their rings into a file, and gives the sessions back."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class TraceRecorder:
     ) -> TraceRecorded:
         """Record for `seconds`, or until a signal or `stop` ends it; what was recorded is kept.
 
-        Raises MeasurementError if the server goes away; the files written until then stay.
+        Raises MeasurementError if the server goes away; what was written until then stays.
         """
         limit = math.inf if seconds is None else seconds
         start = time.monotonic()
@@ -264,7 +264,7 @@ class TraceRecorder:
         return unwritten[Table.STREAM], unwritten[Table.WAITS]
 
     def _end(self, stopped: str, why: str, seconds: float) -> tuple[str, str]:
-        """Close the files; what stopped it, as the last rows may have no room either."""
+        """Close the file; what stopped it, as the last rows may have no room either."""
         try:
             self.writer.flush()
         except LimitReached as ex:

@@ -6,6 +6,7 @@ Whatever happened to a file, its whole blocks can be found among the others.
 from __future__ import annotations
 
 import io
+import secrets
 import struct
 import zlib
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import BinaryIO
 
 from pgtare.errors import UsageError
 from pgtare.kit import artefact
-from pgtare.kit.numbers import volume
+from pgtare.kit.numbers import counted, volume
 from pgtare.observing.trace.file.columns import MAX_BYTES, MAX_ROWS, Column, Damaged, decode, encode
 from pgtare.observing.trace.file.tables import GROUPED
 
@@ -27,7 +28,7 @@ BLOCK_MAGIC = b"\xb6TB\x01"
 SUFFIX = ".pgtrace"
 WHAT = "trace of `pgtare trace record`"
 
-_FILE = struct.Struct("<8sHHI16sI")  # magic, version, 0, number, recording, checksum
+_FILE = struct.Struct("<8sHHI16sI")  # magic, version, 0, 0, random bytes, checksum
 _BLOCK = struct.Struct("<4sHHIIQII")  # magic, table, 0, rows, bytes, number, checksums
 FILE_HEADER, BLOCK_HEADER = _FILE.size, _BLOCK.size
 _SEARCHED = 1 << 20
@@ -36,16 +37,8 @@ _EFFORT = 4
 
 
 @dataclass(frozen=True)
-class FileHeader:
-    """Which recording a file belongs to (16 random bytes), and its number there, from 0."""
-
-    recording: bytes
-    number: int
-
-
-@dataclass(frozen=True)
 class Block:
-    """Some rows of a table; number: counted from 0 in each file."""
+    """Some rows of a table; number: counted from 0."""
 
     table: int
     rows: int
@@ -55,10 +48,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Damage:
-    """A place where a file does not hold what was written, and whether it is only its end.
-
-    offset: -1, if all of it is missing.
-    """
+    """A place where a file does not hold what was written, and whether it is only its end."""
 
     path: Path
     offset: int
@@ -68,8 +58,7 @@ class Damage:
 
     def __str__(self) -> str:
         left_out = f" ({volume(self.size)} left out)" if self.size else ""
-        where = f" at byte {self.offset:,}" if self.offset >= 0 else ""
-        return f"{self.path}: {self.what}{where}{left_out}"
+        return f"{self.path}: {self.what} at byte {self.offset:,}{left_out}"
 
 
 @dataclass(frozen=True)
@@ -80,21 +69,9 @@ class _Bad:
     length: int = 0
 
 
-def file_name(number: int) -> str:
-    """How a file is named in the directory of its recording."""
-    return f"trace-{number:05}{SUFFIX}"
-
-
-def numbers_in(directory: Path) -> set[int]:
-    """The numbers of a recording's files, by their names."""
-    names = (path.name for path in directory.glob(f"trace-*{SUFFIX}"))
-    stems = (name.removeprefix("trace-").removesuffix(SUFFIX) for name in names)
-    return {int(stem) for stem in stems if stem.isdecimal()}
-
-
-def file_header(header: FileHeader) -> bytes:
+def file_header() -> bytes:
     """The first bytes of a file."""
-    head = _FILE.pack(MAGIC, VERSION, 0, header.number, header.recording, 0)[:-4]
+    head = _FILE.pack(MAGIC, VERSION, 0, 0, secrets.token_bytes(16), 0)[:-4]
     return head + struct.pack("<I", zlib.crc32(head))
 
 
@@ -108,8 +85,8 @@ def block(table: int, rows: int, number: int, columns: dict[str, Column]) -> byt
     return head + struct.pack("<I", zlib.crc32(head)) + payload
 
 
-def read_header(path: Path, file: BinaryIO) -> FileHeader | Damage:
-    """The header of a file. Raises UsageError if it is no trace, or one of another version."""
+def _header_damage(path: Path, file: BinaryIO) -> Damage | None:
+    """What is wrong with the header. Raises UsageError if the file is no trace we can read."""
     head = file.read(FILE_HEADER)
     if not head:
         raise UsageError(f"{path} is empty: its recorder has written nothing yet")
@@ -117,35 +94,42 @@ def read_header(path: Path, file: BinaryIO) -> FileHeader | Damage:
         raise artefact.other_kind(path, WHAT, "it begins with something else")
     if len(head) < FILE_HEADER:
         return Damage(path, 0, len(head), "the file ends within its header", tail=True)
-    _, version, _, number, recording, checksum = _FILE.unpack(head)
+    _, version, _, _, _, checksum = _FILE.unpack(head)
     sound = zlib.crc32(head[:-4]) == checksum
     if version != VERSION and sound:
         raise artefact.other_version(path, version, VERSION)
     if not sound:
         return Damage(path, 0, FILE_HEADER, "the header is damaged")
-    return FileHeader(recording, number)
+    return None
 
 
-def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | Damage | FileHeader]:
-    """The header, the blocks (of `tables`, or all) and the damages of a file, in its order.
+def scan(path: Path) -> Iterator[Block | Damage]:
+    """The blocks and the damages of a file, in its order.
 
     A file that is being written is read up to its last whole block. Raises UsageError if
-    the file is none that can be read at all.
+    there is none, or it is none that can be read at all.
     """
+    if path.is_dir():
+        files = sorted(path.glob(f"*{SUFFIX}"))
+        hint = f": name one of its files, such as {files[-1]}" if files else ""
+        raise artefact.other_kind(path, WHAT, f"it is a directory{hint}")
     try:
         with path.open("rb") as file:
-            yield read_header(path, file)
-            yield from _blocks(path, file, tables)
+            if (damage := _header_damage(path, file)) is not None:
+                yield damage
+            yield from _blocks(path, file)
+    except FileNotFoundError as ex:
+        raise artefact.not_there(path, WHAT) from ex
     except OSError as ex:
         raise artefact.unreadable(path, ex) from ex
 
 
-def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterator[Block | Damage]:
+def _blocks(path: Path, file: BinaryIO) -> Iterator[Block | Damage]:
     size = file.seek(0, io.SEEK_END)
     at, expected, reported = min(FILE_HEADER, size), 0, False
     effort = _EFFORT * size
     while at < size:
-        found = _block_at(file, at, size, tables)
+        found = _block_at(file, at, size)
         if isinstance(found, _Bad):
             effort -= found.length
             # a file made to be slow has no time without end: its blocks are believed then
@@ -155,26 +139,22 @@ def _blocks(path: Path, file: BinaryIO, tables: frozenset[int] | None) -> Iterat
             yield Damage(path, at, end - at, found.what, following is None)
             at, reported = end, True
             continue
-        length, number, content = found
-        if number < expected:
+        length, content = found
+        if content.number < expected:
             yield Damage(path, at, length, "a block that is there twice")
-            content = None
-        elif number > expected:
+        else:
             # the bytes of those that are missing are gone: cut out, not overwritten
-            lacking = number - expected
-            what = "1 block is missing" if lacking == 1 else f"{lacking:,} blocks are missing"
-            if lacking > 1 or not reported:
+            lacking = content.number - expected
+            if lacking > 1 or (lacking and not reported):
+                what = counted(lacking, "block is missing", "blocks are missing")
                 yield Damage(path, at, 0, what)
-        expected, reported = max(expected, number + 1), False
-        at += length
-        if content is not None:
             yield content
+        expected, reported = max(expected, content.number + 1), False
+        at += length
 
 
-def _block_at(
-    file: BinaryIO, at: int, size: int, tables: frozenset[int] | None
-) -> tuple[int, int, Block | None] | _Bad:
-    """Length, number and content (None: not wanted) of the block here, or what is wrong."""
+def _block_at(file: BinaryIO, at: int, size: int) -> tuple[int, Block] | _Bad:
+    """The block here and its length, or what is wrong."""
     file.seek(at)
     head = file.read(BLOCK_HEADER)
     if len(head) < BLOCK_HEADER:
@@ -187,15 +167,13 @@ def _block_at(
     if at + BLOCK_HEADER + stored > size:
         return _Bad("the file ends within a block")
     length = BLOCK_HEADER + stored
-    if tables is not None and table not in tables:
-        return length, number, None
     payload = file.read(stored)
     if len(payload) < stored:
         return _Bad("the file ends within a block", length)  # it has become shorter
     if zlib.crc32(payload) != payload_sum:
         return _Bad("a block whose checksum is wrong", length)
     try:
-        return length, number, Block(table, rows, number, decode(payload, rows))
+        return length, Block(table, rows, number, decode(payload, rows))
     except Damaged as ex:
         return _Bad(f"a block with {ex}", length)
 
@@ -217,17 +195,3 @@ def _next_block(file: BinaryIO, at: int, size: int) -> int | None:
             return None
         at += _SEARCHED
     return None
-
-
-def files_of(path: Path) -> list[Path]:
-    """The files of a trace: one file, or those of a directory. Raises UsageError."""
-    if not path.exists():
-        raise artefact.not_there(path, WHAT)
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob(f"*{SUFFIX}"))
-    if not found:
-        within = sorted({file.parent for file in path.glob(f"*/*{SUFFIX}")})
-        hint = f"; {within[-1]} does: name one recording" if within else ""
-        raise artefact.other_kind(path, WHAT, f"it has no file *{SUFFIX}{hint}")
-    return found

@@ -1,4 +1,4 @@
-"""What a trace may take of a disk: size of a file and of all, and the space to be left free."""
+"""What a trace may take of a disk: its size, and the space to be left free."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """All in bytes. file: when the next one is begun; total: of all of a recording."""
+    """In bytes. total: of a recording."""
 
-    file: int = 64 * MIB
     total: int = 1024 * MIB
     reserve: int = 512 * MIB
 

@@ -1,4 +1,4 @@
-"""Reads a trace file or directory: whatever of it is whole, and a list of what is not."""
+"""Reads a trace: whatever of its file is whole, and a list of what is not."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.errors import UsageError
 from pgtare.kit.notes import amounts
 from pgtare.observing.trace.file import blocks
-from pgtare.observing.trace.file.blocks import Block, Damage, FileHeader
+from pgtare.observing.trace.file.blocks import Block, Damage
 from pgtare.observing.trace.file.tables import COLUMNS, NO_RING, OF_BYTES, Table
 
 Integers = npt.NDArray[np.int64]
@@ -170,44 +169,13 @@ def _sums(end: dict[str, Any] | None, name: str, keys: tuple[str, ...]) -> tuple
     return tuple(v if isinstance(v, int) and v > 0 else 0 for v in values)
 
 
-def scan(path: Path, tables: frozenset[int] | None = None) -> Iterator[Block | Damage]:
-    """The sound blocks and the damages of a trace, file after file. Raises UsageError."""
-    recording: bytes | None = None
-    numbers: set[int] = set()
-    for file in blocks.files_of(path):
-        for found in blocks.scan(file, tables):
-            if isinstance(found, FileHeader):
-                if recording not in (None, found.recording):
-                    raise UsageError(
-                        f"{path} holds files of different recordings, {file.name} among them: "
-                        "name one file, or move the others away"
-                    )
-                recording = found.recording
-                numbers.add(found.number)
-            elif isinstance(found, Block) and (wrong := _wrong(found)):
-                yield Damage(file, 0, 0, f"block {found.number:,} {wrong}")
-            else:
-                yield found
-    if path.is_dir():
-        yield from _missing(path, numbers)
-
-
-def _missing(directory: Path, numbers: set[int]) -> Iterator[Damage]:
-    """The files of a recording that are not there; those next to each other are one damage.
-
-    numbers: of those whose header could be read.
-    """
-    there = numbers | blocks.numbers_in(directory)
-    for before, after in itertools.pairwise([-1, *sorted(numbers)]):
-        first = before + 1
-        while first in there and first < after:
-            first += 1
-        if first < after:
-            more = after - first - 1 - sum(first < number < after for number in there)
-            file = directory / blocks.file_name(first)
-            yield Damage(
-                file, -1, 0, "the file is missing" + f", and {more:,} after it" * (more > 0)
-            )
+def scan(path: Path) -> Iterator[Block | Damage]:
+    """The sound blocks and the damages of a trace. Raises UsageError."""
+    for found in blocks.scan(path):
+        if isinstance(found, Block) and (wrong := _wrong(found)):
+            yield Damage(path, 0, 0, f"block {found.number:,} {wrong}")
+        else:
+            yield found
 
 
 def _wrong(block: Block) -> str | None:
@@ -288,8 +256,8 @@ def moment(stated: object) -> int:
 
 
 def recording_of(path: Path) -> dict[str, Any]:
-    """What a trace says of its recording, with nothing else of it read. Raises UsageError."""
-    for found in scan(path, frozenset({Table.RECORDING})):
+    """What a trace says of its recording, at its beginning. Raises UsageError."""
+    for found in scan(path):
         if isinstance(found, Block) and found.table == Table.RECORDING:
             return _document(found)
     return {}

@@ -1,11 +1,9 @@
-"""Writes a trace: rows are collected by table and written as whole blocks, in files that rotate."""
+"""Writes a trace: rows are collected by table and written as whole blocks of one file."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pgtare.errors import DiskFull, MeasurementError, UsageError
-from pgtare.kit import artefact, files
+from pgtare.kit import files
 from pgtare.observing.trace.file import blocks, disk_limits
 from pgtare.observing.trace.file.columns import Column
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits, NoRoom
@@ -28,117 +26,62 @@ _STREAM_BYTES = 4 << 20
 
 
 class Writer:
-    """A trace being written: one file if its name ends in .pgtrace, else a directory of files.
+    """A trace being written, a file of its owner's.
 
-    Every file begins with the recording's description and with the rings and events known so
-    far, so that those that remain of a directory can be read. Raises UsageError if the place
-    cannot be used, DiskFull if it has no room at all; LimitReached if a limit or a full disk
-    ends the recording, MeasurementError if another fault of the disk does. What was written
-    until then stays and can be read. taken: rows by table, of the
-    stream bytes; unwritten: what of that is in no file.
+    Raises UsageError if the place cannot be used, DiskFull if it has no room at all; LimitReached
+    if a limit or a full disk ends the recording, MeasurementError if another fault of the disk
+    does. What was written until then stays and can be read. taken: rows by table, of the stream
+    bytes; unwritten: what of that is not in the file.
     """
 
     def __init__(self, target: Path, recording: bytes, sizes: Limits | None = None) -> None:
         self.sizes = sizes or Limits()
-        self.single = target.suffix == blocks.SUFFIX
-        self.directory = target.parent if self.single else target
         self.target = target
         self.written = 0
         self.taken: dict[Table, int] = defaultdict(int)
         self.unwritten: dict[Table, int] = defaultdict(int)
-        self._id = secrets.token_bytes(16)
-        self._recording = recording
         self._file: int | None = None
-        self._files = self._number = self._in_file = self._stream_bytes = 0
-        self._repeated: dict[Table, list[dict[str, Column]]] = {Table.RINGS: [], Table.EVENTS: []}
+        self._number = self._stream_bytes = 0
         self._rows: dict[Table, list[Mapping[str, Column]]] = defaultdict(list)
         self._collected: dict[Table, int] = defaultdict(int)
-        self._made = not self.target.exists()
+        files.check_directory(target)
+        if target.is_symlink() or target.exists():
+            raise UsageError(f"{target} exists already; name a file that does not")
         try:
-            self._claim()
-            self._begin_file()
+            self._begin(recording)
         except NoRoom as ex:
-            self._unclaim()
             raise DiskFull(f"nothing was begun: {ex}; {files.MAKE_ROOM}") from ex
         except LimitReached as ex:
-            self._unclaim()
             raise UsageError(f"nothing was begun: {ex}") from ex
-
-    def _unclaim(self) -> None:
-        """Leave the place as it was found."""
-        self.abandon()
-        for number in range(self._files):
-            self._path(number).unlink(missing_ok=True)
-        if self._made and not self.single:
-            with contextlib.suppress(OSError):  # somebody else has put something there
-                self.directory.rmdir()
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether no call and no wait is in a file."""
+        """Whether no call and no wait is in the file."""
         return all(self.taken[of] == self.unwritten[of] for of in (Table.STREAM, Table.WAITS))
 
     def discard(self) -> None:
         """Leave no trace of a recording that holds nothing of any session."""
-        self._unclaim()
+        self.abandon()
+        self.target.unlink(missing_ok=True)
         self.written = 0
 
-    def _claim(self) -> None:
-        files.check_directory(self.target)
-        if not self.single:
-            self._remove_left_over()
-            artefact.check_new(self.target, renamed=False)
-        elif self.target.exists():
-            raise UsageError(f"{self.target} exists already; name a file that does not")
+    def _begin(self, recording: bytes) -> None:
+        """Begin the file: it gets its name when it can be read."""
+        staging = self.target.with_name(f".{self.target.name}.partial")
         try:
-            if not self.single:
-                self.directory.mkdir(mode=0o700, exist_ok=True)
-                self.directory.chmod(0o700)
-            disk_limits.check(self.directory, self.sizes, 0, 0)
-        except OSError as ex:
-            raise disk_limits.full(self.directory, ex) or UsageError(
-                f"{self.target} cannot be made: {ex.strerror}"
-            ) from ex
-
-    def _begin_file(self) -> None:
-        """Begin the next file: it gets its name when it can be read."""
-        path = self._path(self._files)
-        staging = _staging(path)
-        try:
-            if path.exists():
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             self._file = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         except OSError as ex:
-            raise disk_limits.full(self.directory, ex) or UsageError(
-                f"{path} cannot be written: {ex.strerror}"
+            raise disk_limits.full(self.target.parent, ex) or UsageError(
+                f"{self.target} cannot be written: {ex.strerror}"
             ) from ex
-        self._number = self._in_file = 0
         try:
-            self._put(blocks.file_header(blocks.FileHeader(self._id, self._files)))
-            self._write(Table.RECORDING, {"json": [self._recording]}, 1)
-            for table, known in self._repeated.items():
-                if known:
-                    joined = _joined(table, known)
-                    self._write(table, joined, len(joined[COLUMNS[table][0]]))
-        finally:
-            # a limit may end it early: its end can then still be noted in this file
-            if self._in_file:
-                os.replace(staging, path)
-                self._files += 1
-            else:
-                self.abandon()
-                staging.unlink(missing_ok=True)
-
-    def _remove_left_over(self) -> None:
-        """Remove what a recorder left that was killed before its first file had its name."""
-        first = _staging(self._path(0))
-        if self.directory.is_dir() and [*self.directory.iterdir()] == [first]:
-            first.unlink()
-
-    def _path(self, number: int) -> Path:
-        if self.single:
-            return self.target
-        return self.directory / blocks.file_name(number)
+            self._put(blocks.file_header())
+            self._write(Table.RECORDING, {"json": [recording]}, 1)
+            os.replace(staging, self.target)
+        except BaseException:
+            self.abandon()
+            staging.unlink(missing_ok=True)
+            raise
 
     def add(self, table: Table, columns: Mapping[str, Column]) -> None:
         """Take rows; they are on disk after the next flush.
@@ -159,13 +102,12 @@ class Writer:
             self.flush()
 
     def define(self, table: Table, columns: dict[str, Column]) -> None:
-        """Rows of RINGS or EVENTS, which every later file repeats."""
+        """Rows of RINGS or EVENTS, which are in the file before the rows that name them."""
         assert tuple(columns) == COLUMNS[table]
         self._write(table, columns, len(columns[COLUMNS[table][0]]))
-        self._repeated[table].append(columns)
 
     def flush(self, sync: bool = False) -> None:
-        """Write what was taken, and begin the next file if this one is large enough.
+        """Write what was taken.
 
         What has no room is given up, and stays in `unwritten`; other tables may still have some.
         """
@@ -179,10 +121,7 @@ class Writer:
         self._stream_bytes = 0
         if reached is not None:
             raise reached
-        if not self.single and self._in_file >= self.sizes.file:
-            self._end_file()
-            self._begin_file()
-        elif sync and self._file is not None:
+        if sync and self._file is not None:
             self._sync()
 
     def _write_parts(self, table: Table, parts: Sequence[Mapping[str, Column]]) -> None:
@@ -222,7 +161,7 @@ class Writer:
 
     def _write(self, table: Table, columns: dict[str, Column], rows: int) -> None:
         data = blocks.block(table, rows, self._number, columns)
-        disk_limits.check(self.directory, self.sizes, self.written, len(data))
+        disk_limits.check(self.target.parent, self.sizes, self.written, len(data))
         self._put(data)
         self._number += 1
 
@@ -235,9 +174,8 @@ class Writer:
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError as ex:
-            os.ftruncate(self._file, self._in_file)
+            os.ftruncate(self._file, self.written)
             raise self._failure(ex) from ex
-        self._in_file += len(data)
         self.written += len(data)
 
     def _sync(self) -> None:
@@ -247,7 +185,7 @@ class Writer:
             raise self._failure(ex) from ex
 
     def _failure(self, ex: OSError) -> Exception:
-        return disk_limits.full(self.directory, ex) or MeasurementError(
+        return disk_limits.full(self.target.parent, ex) or MeasurementError(
             f"{self.target} cannot be written: {ex.strerror}"
         )
 
@@ -257,11 +195,6 @@ class Writer:
                 self._sync()
             finally:
                 self.abandon()
-
-
-def _staging(path: Path) -> Path:
-    """Where a file is until it can be read."""
-    return path.with_name(f".{path.name}.partial")
 
 
 def _taken(table: Table, columns: Mapping[str, Column]) -> int:

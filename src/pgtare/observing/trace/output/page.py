@@ -23,6 +23,7 @@ from pgtare.observing.trace.analysis.profile import Scope
 from pgtare.observing.trace.analysis.statements import report
 from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
 from pgtare.observing.trace.documents import TracedStatement, TraceProfile
+from pgtare.observing.trace.file.blocks import SUFFIX
 from pgtare.observing.trace.file.records import CallKind
 from pgtare.observing.trace.output import show, waterfall
 from pgtare.observing.trace.output.charts import charts
@@ -58,7 +59,7 @@ def page(ledger: Ledger, others: Sequence[Ledger] = ()) -> str:
         "pgtare.observing.trace.output",
         "trace.html.j2",
         charts(times, None if first is None or first.workers else first),
-        title=f"Where the time of {_name(ledger.trace.path.resolve())} went",
+        title=f"Where the time of {ledger.trace.path.name.removesuffix(SUFFIX)} went",
         subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {_span(ledger, began)}",
         alarms=ledger.notes,
         answers=_answers(first, times) if first else ["Nothing was traced."],
@@ -90,10 +91,6 @@ def _moment(ledger: Ledger, others: Sequence[Ledger]) -> list[Waterfall]:
             labels = statement_labels(book)
             found.append(waterfall.draw(book, labels, doing.process, begin, end, why))
     return found
-
-
-def _name(path: Path) -> str:
-    return path.name if path.is_dir() else path.stem
 
 
 def _processes(ledger: Ledger) -> str:
