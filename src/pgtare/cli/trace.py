@@ -253,9 +253,6 @@ def profile_(
     statement: Annotated[
         str | None, typer.Option(help="Only statements with this text or query identifier.")
     ] = None,
-    transaction: Annotated[
-        int | None, typer.Option(min=1, help="Only the session's nth transaction.")
-    ] = None,
     client: Annotated[
         str | None, typer.Option(help="Only one client, as `pgtare trace clients` names it.")
     ] = None,
@@ -275,18 +272,15 @@ def profile_(
     destination = Destination(json, output)
     merge.check_way(merge_by)
     check_grouping(by)
-    if transaction and len(pid or ()) != 1:
-        raise UsageError("--transaction counts within one session: name it with --pid")
     book = _book(path)
     if client is not None:
         book = merge.only(book, merge_by, client)
     words = ", ".join(
         [*(f"process {p}" for p in pid or ())]
         + ([f"client {client}"] if client else [])
-        + ([f"transaction {transaction}"] if transaction else [])
         + (["parallel workers"] if workers else [])
     )
-    scope = Scope(frozenset(pid) if pid else None, transaction, statement, workers, busy, words)
+    scope = Scope(frozenset(pid) if pid else None, statement, workers, busy, words)
     found = profile(book, by, scope)
     destination.write(found.to_json())
     if destination.printed:

@@ -44,16 +44,13 @@ _DECODING = 0.7
 class LedgerEntries:
     """Bookings. process: index; call, top: indices into the ledger's calls, -1 if none is open.
 
-    top: the outermost call. transaction: index within the process, -1: none. times: 0 for the
-    later parts of a wait that was cut at the end of a call, and for what a call has of other
-    components in later transactions. whole: with all parts, uncut. begin: of the first piece, ns
-    since 1970.
+    top: the outermost call. times: 0 for the later parts of a wait that was cut at the end of a
+    call. whole: with all parts, uncut. begin: of the first piece, ns since 1970.
     """
 
     process: Integers
     call: Integers
     top: Integers
-    transaction: Integers
     component: Integers
     ns: Floats
     times: Integers
@@ -68,7 +65,7 @@ class LedgerEntries:
         return len(self.ns)
 
 
-_FIELDS = ("process", "call", "top", "transaction", "component", "ns", "times", "whole", "begin")
+_FIELDS = ("process", "call", "top", "component", "ns", "times", "whole", "begin")
 
 
 @dataclass(eq=False)  # compared by identity, so that what is derived from it can be kept by it
@@ -120,7 +117,7 @@ def ledger(
     notes = [*trace.notes(), *_notes(found)]
     if not parts:
         nothing = np.zeros(0, np.int64)
-        empty = LedgerEntries(*(nothing,) * 5, np.zeros(0), nothing, np.zeros(0), nothing)
+        empty = LedgerEntries(*(nothing,) * 4, np.zeros(0), nothing, np.zeros(0), nothing)
         return Ledger(trace, [], np.zeros(0, CALL), nothing, empty, {}, notes)
     joined = LedgerEntries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
     return Ledger(
@@ -157,7 +154,6 @@ class _Book:
             [
                 np.array([p.begin, p.end]),
                 p.requests.ravel(),
-                p.transactions.ravel(),
                 p.missing.ravel(),
                 p.calls["start"][self.shown],
                 ends_of_work(p.calls)[self.shown],
@@ -168,7 +164,6 @@ class _Book:
         self.length = np.diff(self.bounds)
         middle = self.bounds[:-1] + self.length // 2
         self.call, self.top = _owners(p.calls, self.shown, middle)
-        self.transaction = within(p.transactions, middle)
         self.request = within(p.requests, middle)
         self.missing = within(p.missing, middle) >= 0
         # a call is work, whatever the records of requests say
@@ -278,7 +273,6 @@ class _Book:
             piece,
             self.call[piece].copy(),
             self.top[piece].copy(),
-            self.transaction[piece],
             self.wait_event,
             self.wait_ns.astype(float),
             self.wait_times,
@@ -330,32 +324,23 @@ class _Book:
         return _shares(ns, np.array([*holder, -1], np.int64)[self.call], cpu)
 
     def _booked(self, component: int, ns: Floats) -> LedgerEntries:
-        """One booking for each call (or span outside of calls) and transaction."""
+        """One booking for each call, or span outside of calls."""
         kept = np.flatnonzero(ns > 0)
         span = np.cumsum(np.concatenate([[0], self.busy[1:] != self.busy[:-1]]))
         owner = np.where(self.call >= 0, self.call, len(self.process.calls) + span)[kept]
-        key = owner * (len(self.process.transactions) + 1) + self.transaction[kept] + 1
-        first, sums = _summed(key, ns[kept])
-        begun, wholes = _summed(owner, ns[kept])
-        n, of = len(first), kept[first]
+        owners, first, inverse = np.unique(owner, return_index=True, return_inverse=True)
+        n, of = len(owners), kept[first]
+        sums = np.bincount(np.asarray(inverse).ravel(), ns[kept], n).astype(np.float64)
         return LedgerEntries(
             np.zeros(n, np.int64),
             self.call[of].copy(),
             self.top[of].copy(),
-            self.transaction[of],
             np.full(n, component),
             sums,
-            np.isin(first, begun).astype(np.int64),
-            wholes[np.searchsorted(owner[begun], owner[first])],
+            np.ones(n, np.int64),
+            sums,
             self.bounds[of],
         )
-
-
-def _summed(key: Integers, ns: Floats) -> tuple[Integers, Floats]:
-    """Of each key, in order of keys: the index at which it is first, and its sum."""
-    keys, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    sums = np.bincount(np.asarray(inverse).ravel(), ns, len(keys)).astype(np.float64)
-    return np.asarray(first), sums
 
 
 def outermost(calls: npt.NDArray[np.void], moments: Integers) -> Integers:

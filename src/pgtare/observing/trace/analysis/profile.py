@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +41,11 @@ def bucket(length_ns: Integers) -> Integers:
 class Scope:
     """What part of a trace is looked at: everything, or what all the fields that are set name.
 
-    pids; transaction: its number within a session, from 1; statement: a text or query
-    identifier, outermost, or, if there is none such, a part of a text; workers: parallel
-    workers instead of sessions. words: name all of that but the statement.
+    pids; statement: a text or query identifier, outermost, or, if there is none such, a part of a
+    text; workers: parallel workers instead of sessions. words: name all of that but the statement.
     """
 
     pids: frozenset[int] | None = None
-    transaction: int | None = None
     statement: str | None = None
     workers: bool = False
     busy: bool = False
@@ -115,30 +113,16 @@ def select(ledger: Ledger, scope: Scope) -> LedgerEntries:
     if scope.pids is not None:
         pids = np.array([p.leader_pid or p.ring.pid for p in ledger.processes])
         kept &= np.isin(pids[entries.process], list(scope.pids)) if len(pids) else False
-    if scope.transaction is not None:
-        kept &= entries.transaction == scope.transaction - 1
     if scope.statement is not None:
         kept &= _of_statement(ledger, entries, scope.statement)
     if scope.busy:
         kept &= ~np.isin(entries.component, [CLIENT, MISSING])
     found = entries.of(kept)
-    if scope.transaction is not None:
-        found = _of_one_transaction(found)
     if not len(found):
         wanted = [] if scope.statement is None else [f"statement {scope.statement}"]
         words = _joined(scope, wanted) or "sessions"
         raise UsageError(f"the trace holds nothing of {words}: {_listing(scope)}")
     return found
-
-
-def _of_one_transaction(entries: LedgerEntries) -> LedgerEntries:
-    """What calls have of other transactions does not count; waits are whole all the same."""
-    waits = entries.component >= 0
-    return replace(
-        entries,
-        times=np.where(waits, entries.times, 1),
-        whole=np.where(waits, entries.whole, entries.ns),
-    )
 
 
 def _heading(ledger: Ledger, scope: Scope, entries: LedgerEntries) -> str:

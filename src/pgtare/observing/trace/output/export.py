@@ -219,7 +219,6 @@ def _bookings(ledger: Ledger) -> Columns:
         "process": e.process,
         "call": numbers[e.call],
         "top_call": numbers[e.top],
-        "transaction": e.transaction + 1,
         "component": names[np.asarray(which).ravel()] if len(e) else _texts([]),
         "ns": e.ns,
         "times": e.times,
@@ -258,23 +257,17 @@ def _requests(ledger: Ledger) -> Columns:
 
 
 def _transactions(ledger: Ledger) -> Columns:
-    """Events of transactions. transaction: as in bookings, 0 if it is none of those."""
     rows = [
-        (i, int(np.searchsorted(p.transactions[:, 1], p.zero + when)), p, event, when, xid, start)
+        (i, p.zero, *event)
         for i, p in enumerate(ledger.processes)
-        for event, when, xid, start in p.stream.transactions.tolist()
-    ]
-    number = [
-        n + 1 if n < len(p.transactions) and p.transactions[n, 0] <= p.zero + when else 0
-        for _, n, p, _, when, _, _ in rows
+        for event in p.stream.transactions.tolist()
     ]
     return {
-        "process": _ints([r[0] for r in rows]),
-        "transaction": _ints(number),
-        "event": _texts([_EVENTS.get(r[3]) for r in rows]),
-        "xid": np.array([r[5] for r in rows], np.uint64),
-        "start": _ints([r[2].zero + r[6] for r in rows]),
-        "when": _ints([r[2].zero + r[4] for r in rows]),
+        "process": _ints([process for process, *_ in rows]),
+        "event": _texts([_EVENTS.get(event) for _, _, event, _, _, _ in rows]),
+        "xid": np.array([xid for *_, xid, _ in rows], np.uint64),
+        "start": _ints([zero + start for _, zero, *_, start in rows]),
+        "when": _ints([zero + when for _, zero, _, when, _, _ in rows]),
     }
 
 
