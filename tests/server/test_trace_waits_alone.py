@@ -74,7 +74,7 @@ def test_record_keeps_what_a_session_waited_for(
     for arguments in (["report", out], ["clients", out], ["export", out, tmp_path / "tables"]):
         assert pgtare("trace", *arguments).returncode == 0
     assert "Active sessions over time" in out.with_name(f"{out.name}.html").read_text()
-    assert (tmp_path / "tables" / "marks.parquet").exists()
+    assert (tmp_path / "tables" / "calls.parquet").exists()
     # the session is as it was before
     eventually(lambda: one(observer, TRACED) == 0)
 

@@ -1,4 +1,4 @@
-"""The charts of a trace: sessions over time by class, a heat map, histograms by event."""
+"""The charts of a trace: sessions over time by class, and lengths of waits over time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pgtare.kit import numbers, plots
 from pgtare.kit.chart import Chart
 from pgtare.observing.trace.analysis.ledger import CPU, NAMES, QUEUE, UNACCOUNTED
 from pgtare.observing.trace.analysis.over_time import OverTime
-from pgtare.observing.trace.documents import ProfileLine, TraceProfile
 
-HISTOGRAMS = 6
+#: Labels of an axis at most: no more than a phone has room for.
+_TICKS = 10
 # One colour a class wherever it is drawn, the most common ones far apart.
 _COLORS = {
     NAMES[CPU]: "c3",
@@ -29,21 +29,12 @@ _COLORS = {
 }
 
 
-def charts(times: OverTime, by_event: TraceProfile | None) -> list[Chart]:
-    """Every chart that the trace gives something to show for. by_event: of its sessions."""
-    drawn = [_active(times), _heat(times)]
-    lines = [] if by_event is None else [line for line in by_event.lines if _is_work(line)]
-    drawn += [_histogram(i, line) for i, line in enumerate(lines[:HISTOGRAMS])]
-    return [chart for chart in drawn if chart is not None]
+def charts(times: OverTime) -> list[Chart]:
+    """Every chart that the trace gives something to show for."""
+    return [chart for chart in (_active(times), _heat(times)) if chart is not None]
 
 
-def _is_work(line: ProfileLine) -> bool:
-    """Whether it is an event, and no wait for something to do."""
-    kind, _, event = line.name.partition("/")
-    return bool(event) and kind not in ("Activity", "Client") and any(line.histogram)
-
-
-def span(bucket: int) -> str:
+def _span(bucket: int) -> str:
     """The bounds of a bucket in words."""
     return f"{_ns(bucket)} to {_ns(bucket + 1)}"
 
@@ -102,11 +93,13 @@ def _heat(times: OverTime) -> Chart | None:
     if not len(used):
         return None
     low, high = int(used[0]), int(used[-1])
+    ticks = range(low, high + 1, (high - low) // _TICKS + 1)
     shown = heat[:, low : high + 1].T
     layout = plots.frame(400)
     layout["xaxis"] |= {"title": plots.axis_title("seconds since the trace began")}
     layout["yaxis"] |= {
-        **_ticks(low, high, 10),
+        "tickvals": list(ticks),
+        "ticktext": [_ns(b + 1) for b in ticks],
         "title": plots.axis_title("wait, up to"),
     }
     layout["margin"] |= {"l": 84}
@@ -130,56 +123,12 @@ def _heat(times: OverTime) -> Chart | None:
     return Chart(
         id="heat",
         title="Lengths of waits over time",
-        label=f"Waits by the time they ended and by their length; most took {span(most)}",
+        label=f"Waits by the time they ended and by their length; most took {_span(most)}",
         caption="Each cell counts the waits that ended then and lasted so long, on a logarithmic "
         "colour scale; waiting for the client is left out.",
         height=400,
         data=data,
         layout=layout,
         table_head=["length", "waits"],
-        table_rows=[[span(b), numbers.count(int(by_length[b]))] for b in range(low, high + 1)],
-    )
-
-
-def _ticks(low: int, high: int, most: int) -> plots.Json:
-    """Labels for an axis of buckets, at their upper bounds; no more than a phone has room for."""
-    ticks = list(range(low, high + 1, (high - low) // most + 1))
-    return {"tickvals": ticks, "ticktext": [_ns(b + 1) for b in ticks]}
-
-
-def _histogram(index: int, line: ProfileLine) -> Chart:
-    used = np.flatnonzero(line.histogram)
-    buckets = range(int(used[0]), int(used[-1]) + 1)
-    layout = plots.frame(240)
-    layout["showlegend"] = False
-    layout["xaxis"] |= {
-        **_ticks(buckets[0], buckets[-1], 6),
-        "title": plots.axis_title("length of the wait, up to"),
-        "tickangle": 0,
-    }
-    layout["yaxis"] |= {"title": plots.axis_title("waits")}
-    layout["bargap"] = 0.08
-    data = [
-        {
-            "type": "bar",
-            "x": list(buckets),
-            "y": [line.histogram[b] for b in buckets],
-            "text": [span(b) for b in buckets],
-            "textposition": "none",
-            "marker": {"color": _COLORS.get(line.name.partition("/")[0], "c0")},
-            "hovertemplate": "%{text}: %{y} waits<extra></extra>",
-        }
-    ]
-    mean = numbers.duration(line.mean_ns / 1000)
-    return Chart(
-        id=f"histogram-{index}",
-        title=line.name,
-        label=f"Histogram of {line.times} waits for {line.name}, {mean} on average",
-        caption=f"{numbers.count(line.times)} waits, {numbers.duration(line.total_ns / 1000)} in "
-        f"all, {mean} on average, {numbers.duration(line.max_ns / 1000)} at most.",
-        height=240,
-        data=data,
-        layout=layout,
-        table_head=["length", "waits"],
-        table_rows=[[span(b), numbers.count(line.histogram[b])] for b in buckets],
+        table_rows=[[_span(b), numbers.count(int(by_length[b]))] for b in range(low, high + 1)],
     )

@@ -25,7 +25,6 @@ from pgtare.observing.trace.file.records import (
     CallKind,
     sqlstate,
 )
-from pgtare.postgres.wait_ring import RingRecordKind
 
 FORMATS = ("parquet", "jsonl")
 _ROWS = 1 << 16
@@ -130,7 +129,6 @@ def tables(ledger: Ledger) -> dict[str, Columns]:
         "calls": _calls(ledger),
         "waits": _waits(ledger),
         "bookings": _bookings(ledger),
-        "marks": _marks(ledger),
         "requests": _requests(ledger),
         "transactions": _transactions(ledger),
         "plans": _plans(ledger),
@@ -222,27 +220,6 @@ def _bookings(ledger: Ledger) -> Columns:
         "component": names[np.asarray(which).ravel()] if len(e) else _texts([]),
         "ns": e.ns,
         "times": e.times,
-    }
-
-
-def _marks(ledger: Ledger) -> Columns:
-    """What rings of waits hold beside waits, of the processes whose rings have no calls."""
-    found = [
-        (i, ledger.trace.marks[p.ring.number])
-        for i, p in enumerate(ledger.processes)
-        if p.ring.number in ledger.trace.marks
-    ]
-    kinds = {int(kind): kind.name.lower() for kind in RingRecordKind}
-    columns = {
-        name: np.concatenate([_ints([]), *(marks[name] for _, marks in found)])
-        for name in ("kind", "depth", "when_ns", "value")
-    }
-    return {
-        "process": np.repeat(_ints([i for i, _ in found]), [len(m["kind"]) for _, m in found]),
-        "kind": _texts([kinds.get(kind) for kind in columns["kind"].tolist()]),
-        "depth": columns["depth"],
-        "when": columns["when_ns"],
-        "value": columns["value"],
     }
 
 

@@ -58,7 +58,7 @@ def page(ledger: Ledger, others: Sequence[Ledger] = ()) -> str:
     return page_frame.render(
         "pgtare.observing.trace.output",
         "trace.html.j2",
-        charts(times, None if first is None or first.workers else first),
+        charts(times),
         title=f"Where the time of {ledger.trace.path.name.removesuffix(SUFFIX)} went",
         subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {_span(ledger, began)}",
         alarms=ledger.notes,
