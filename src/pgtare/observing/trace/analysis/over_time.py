@@ -1,4 +1,4 @@
-"""What sessions did over the time of a trace: how many were active, and how long waits took."""
+"""How many sessions were active over the time of a trace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.observing.trace.analysis.ledger import CLIENT, CPU, MISSING, OWN, Ledger, ends_of_work
-from pgtare.observing.trace.analysis.profile import BUCKETS, bucket
 
 BINS = 180
 #: Classes of waits for something to do.
@@ -22,13 +21,11 @@ class OverTime:
     """edges_s: the bounds of the bins of time, since the trace began.
 
     active: by class of wait, and for what is no wait, the sessions and workers on average in each
-    bin, without those that were idle. heat: waits by bin of the time they ended and bucket of their
-    length, without idle ones.
+    bin, without those that were idle.
     """
 
     edges_s: Floats
     active: dict[str, Floats] = field(default_factory=dict)
-    heat: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((BINS, BUCKETS), np.int64))
 
     @property
     def mean(self) -> float:
@@ -57,16 +54,7 @@ def over_time(ledger: Ledger) -> OverTime:
         weight = (e.ns / 1e9) / np.maximum(length, 1e-12)
         some = occupancy(start, start + length, found.edges_s, weight)
         found.active[kind] = found.active.get(kind, np.zeros(BINS)) + some
-        if component >= 0:
-            _add_heat(found, start[e.times > 0], e.whole[e.times > 0])
     return found
-
-
-def _add_heat(found: OverTime, start_s: Floats, whole_ns: Floats) -> None:
-    ended = np.searchsorted(found.edges_s, start_s + whole_ns / 1e9, "right") - 1
-    bins = np.clip(ended, 0, BINS - 1)
-    flat = np.bincount(bins * BUCKETS + bucket(whole_ns.astype(np.int64)), minlength=BINS * BUCKETS)
-    found.heat += flat[: BINS * BUCKETS].reshape(BINS, BUCKETS)
 
 
 def occupancy(start: Floats, end: Floats, edges: Floats, weight: Floats) -> Floats:

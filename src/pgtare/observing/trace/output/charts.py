@@ -1,18 +1,14 @@
-"""The charts of a trace: sessions over time by class, and lengths of waits over time."""
+"""The chart of a trace: active sessions over time, by class of wait."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from pgtare.kit import numbers, plots
+from pgtare.kit import plots
 from pgtare.kit.chart import Chart
 from pgtare.observing.trace.analysis.ledger import CPU, NAMES, QUEUE, UNACCOUNTED
 from pgtare.observing.trace.analysis.over_time import OverTime
 
-#: Labels of an axis at most: no more than a phone has room for.
-_TICKS = 10
 # One colour a class wherever it is drawn, the most common ones far apart.
 _COLORS = {
     NAMES[CPU]: "c3",
@@ -29,21 +25,8 @@ _COLORS = {
 }
 
 
-def charts(times: OverTime) -> list[Chart]:
-    """Every chart that the trace gives something to show for."""
-    return [chart for chart in (_active(times), _heat(times)) if chart is not None]
-
-
-def _span(bucket: int) -> str:
-    """The bounds of a bucket in words."""
-    return f"{_ns(bucket)} to {_ns(bucket + 1)}"
-
-
-def _ns(exponent: int) -> str:
-    return numbers.duration(2.0**exponent / 1000)
-
-
-def _active(times: OverTime) -> Chart | None:
+def active_sessions(times: OverTime) -> Chart | None:
+    """Sessions active over time, by what they waited for; None: none was."""
     shown = {name: values for name, values in times.active.items() if values.any()}
     if not shown:
         return None
@@ -84,51 +67,4 @@ def _active(times: OverTime) -> Chart | None:
             [name, f"{float(shown[name].mean()):.3f}", f"{float(shown[name].max()):.2f}"]
             for name in names
         ],
-    )
-
-
-def _heat(times: OverTime) -> Chart | None:
-    heat = times.heat
-    used = np.flatnonzero(heat.any(axis=0))
-    if not len(used):
-        return None
-    low, high = int(used[0]), int(used[-1])
-    ticks = range(low, high + 1, (high - low) // _TICKS + 1)
-    shown = heat[:, low : high + 1].T
-    layout = plots.frame(400)
-    layout["xaxis"] |= {"title": plots.axis_title("seconds since the trace began")}
-    layout["yaxis"] |= {
-        "tickvals": list(ticks),
-        "ticktext": [_ns(b + 1) for b in ticks],
-        "title": plots.axis_title("wait, up to"),
-    }
-    layout["margin"] |= {"l": 84}
-    layout["showlegend"] = False
-    middles = (times.edges_s[1:] + times.edges_s[:-1]) / 2
-    data = [
-        {
-            "type": "heatmap",
-            "x": plots.rounded(middles),
-            "y": list(range(low, high + 1)),
-            "z": [[math.log10(n) if n else None for n in row] for row in shown.tolist()],
-            "customdata": shown.tolist(),
-            "colorscale": [[0, "soft"], [1, "c1"]],
-            "showscale": False,
-            "hoverongaps": False,
-            "hovertemplate": "%{x:.3~g} s: %{customdata} waits<extra></extra>",
-        }
-    ]
-    by_length = heat.sum(axis=0)
-    most = int(np.argmax(by_length))
-    return Chart(
-        id="heat",
-        title="Lengths of waits over time",
-        label=f"Waits by the time they ended and by their length; most took {_span(most)}",
-        caption="Each cell counts the waits that ended then and lasted so long, on a logarithmic "
-        "colour scale; waiting for the client is left out.",
-        height=400,
-        data=data,
-        layout=layout,
-        table_head=["length", "waits"],
-        table_rows=[[_span(b), numbers.count(int(by_length[b]))] for b in range(low, high + 1)],
     )

@@ -26,7 +26,7 @@ from pgtare.observing.trace.documents import TracedStatement, TraceProfile
 from pgtare.observing.trace.file.blocks import SUFFIX
 from pgtare.observing.trace.file.records import CallKind
 from pgtare.observing.trace.output import show, waterfall
-from pgtare.observing.trace.output.charts import charts
+from pgtare.observing.trace.output.charts import active_sessions
 from pgtare.observing.trace.output.waterfall import Waterfall
 
 _LINES = 40
@@ -53,12 +53,13 @@ def page(ledger: Ledger, others: Sequence[Ledger] = ()) -> str:
     found = _profiles(ledger)
     first = found[0] if found else None
     times = over_time(ledger)
+    chart = active_sessions(times)
     began = _began(ledger)
     version = str(ledger.trace.recording.get("server", ""))
     return page_frame.render(
         "pgtare.observing.trace.output",
         "trace.html.j2",
-        charts(times),
+        [chart] if chart else [],
         title=f"Where the time of {ledger.trace.path.name.removesuffix(SUFFIX)} went",
         subtitle=f"PostgreSQL {_version(version)} · {_processes(ledger)} · {_span(ledger, began)}",
         alarms=ledger.notes,
