@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pgtare.observing.trace.analysis.tracing_cost import NOTHING, noted
+from pgtare.observing.trace.analysis.tracing_cost import NOTHING
 from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import Trace, load
 from pgtare.observing.trace.file.records import POSTGRES_EPOCH_US, CallKind, RecordKind
@@ -247,7 +247,7 @@ def write(
     """
     description = {
         "server": "180006",
-        "costs": noted(NOTHING),
+        "costs": asdict(NOTHING),
         **({"began": began} if began else {}),
         **({"kept": kept} if kept else {}),
     }

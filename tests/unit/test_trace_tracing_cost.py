@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 from pgtare.observing.trace.analysis import ledger as ledgers
 from pgtare.observing.trace.analysis.profile import GROUPINGS
-from pgtare.observing.trace.analysis.tracing_cost import NOTHING, Costs, noted, of_recording
+from pgtare.observing.trace.analysis.tracing_cost import NOTHING, Costs, of_recording
 from pgtare.observing.trace.file.records import CallKind
 from tests.sample_trace import by
 from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
@@ -78,7 +78,7 @@ def test_each_grouping_adds_up_with_it(tmp_path: Path) -> None:
 
 def test_a_recording_notes_costs_and_one_without_has_the_usual_ones() -> None:
     mine = Costs(reading_ns=17.0)
-    assert of_recording({"costs": noted(mine)}) == mine
+    assert of_recording({"costs": asdict(mine)}) == mine
     assert of_recording({}) == Costs()
     assert of_recording({"costs": {"call_ns": "much", "wait_ns": -1, "other": 3}}) == Costs()
 

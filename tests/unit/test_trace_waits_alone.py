@@ -111,7 +111,6 @@ def test_all_groupings_add_up_and_the_client_is_apart(tmp_path: Path) -> None:
     lines.pop("client")
     drawn = {name: float(v.mean()) * 40 * MS for name, v in times.active.items()}
     assert drawn == pytest.approx(lines, rel=1e-6)
-    assert times.heat.sum() == 3  # without the client's
 
 
 @pytest.mark.parametrize(

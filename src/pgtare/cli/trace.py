@@ -17,7 +17,6 @@ from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import UsageError
 from pgtare.kit import files
-from pgtare.kit.notes import some
 from pgtare.kit.numbers import counted, volume
 from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import BAR_WIDTH, Display, Frame
@@ -36,7 +35,7 @@ from pgtare.observing.trace.documents import (
 )
 from pgtare.observing.trace.file.blocks import SUFFIX
 from pgtare.observing.trace.file.disk_limits import MIB, Limits
-from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.reader import load, losses_notes
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.output import export as exports
 from pgtare.observing.trace.output import show
@@ -145,7 +144,7 @@ _BAR = 64
 
 def _tick(display: Display, passed_s: float, recorder: TraceRecorder) -> None:
     now, writer = recorder.drain, recorder.writer
-    sessions = _sessions(now.sessions)
+    sessions = counted(now.sessions, "session")
     lost = "nothing lost"
     if now.lost_waits or now.lost_bytes:
         lost = f"lost {counted(now.lost_waits, 'wait')} and {volume(now.lost_bytes)} of calls"
@@ -163,10 +162,6 @@ def _tick(display: Display, passed_s: float, recorder: TraceRecorder) -> None:
         display.tick(passed_s, fitting[0], hint if len(fitting[0] + hint) <= room else "")
     else:
         display.tick(passed_s, texts[0])
-
-
-def _sessions(count: int) -> str:
-    return f"{count} {'session' if count == 1 else 'sessions'}"
 
 
 #: Why a recording traced no session, and where to look.
@@ -196,11 +191,12 @@ def _nobody(target: Target, calls: bool) -> str:
 
 
 def _summary(done: TraceRecorded, target: Target) -> list[str]:
+    calls = f"{volume(done.call_bytes)} of calls and " if done.calls else ""
     lines = [
-        f"{_sessions(done.sessions)}, {_amounts(done, done.call_bytes, done.waits)} in "
-        f"{done.duration_s:.1f} s; {volume(done.bytes)} on disk"
+        f"{counted(done.sessions, 'session')}, {calls}{counted(done.waits, 'wait')} in "
+        f"{done.duration_s:.1f} s; {volume(done.bytes)} on disk",
+        *_lost(done),
     ]
-    lines += _lost(done)
     if done.why and done.stopped_by != "space":
         lines.append(f"stopped early: {done.why}")
     lines += done.notes
@@ -218,29 +214,11 @@ def _summary(done: TraceRecorded, target: Target) -> list[str]:
 def _lost(done: TraceRecorded) -> list[str]:
     if not done.losses:
         return []
-    named, others = some(
-        sorted(done.losses, key=lambda one: (one.lost_bytes, one.lost_waits), reverse=True)
-    )
-    lines = [
-        f"process {one.pid}: {_amounts(done, one.lost_bytes, one.lost_waits)} lost" for one in named
-    ]
-    if others:
-        calls = sum(one.lost_bytes for one in others)
-        waits = sum(one.lost_waits for one in others)
-        lines.append(
-            counted(len(others), "more process", "more processes")
-            + f": {_amounts(done, calls, waits)} lost"
-        )
     return [
-        *lines,
+        *losses_notes("bytes of calls", ((one.pid, one.lost_bytes) for one in done.losses)),
+        *losses_notes("waits", ((one.pid, one.lost_waits) for one in done.losses)),
         "larger rings (sql_trace.ring_size, wait_event_timing.trace_ring_records) lose less",
     ]
-
-
-def _amounts(done: TraceRecorded, calls: int, waits: int) -> str:
-    if not done.calls:
-        return counted(waits, "wait")
-    return f"{volume(calls)} of calls and {counted(waits, 'wait')}"
 
 
 @app.command("profile")

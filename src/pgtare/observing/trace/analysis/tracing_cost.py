@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -78,11 +78,6 @@ class Costs:
 
 #: As if nothing had been traced.
 NOTHING = Costs(**{field.name: 0.0 for field in fields(Costs)})
-
-
-def noted(costs: Costs) -> dict[str, float]:
-    """As a recording notes them."""
-    return asdict(costs)
 
 
 def of_recording(recording: dict[str, Any]) -> Costs:

@@ -14,7 +14,7 @@ import psycopg
 import pgtare
 from pgtare.errors import MeasurementError
 from pgtare.kit.numbers import counted, duration, span
-from pgtare.observing.trace.analysis.tracing_cost import Costs, noted
+from pgtare.observing.trace.analysis.tracing_cost import Costs
 from pgtare.observing.trace.capture import open_waits
 from pgtare.observing.trace.capture.before_recording import NOBODY, Earlier, records
 from pgtare.observing.trace.capture.drain import DRAIN, Drain, rings
@@ -137,7 +137,7 @@ def grab(
         "server": version,
         "level": None,  # of each session, by its settings
         "command": list(command),
-        "costs": noted(Costs()),
+        "costs": dataclasses.asdict(Costs()),
     }
     reaches = sorted(
         (
@@ -244,7 +244,15 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReac
         known = {waits.pid for waits in drain.rings.values()}
         reaches = [dataclasses.replace(r, waits=r.pid in known) for r in reaches]
         notes = _notes(reaches)
-        _close(writer, drain, reaches, notes, until)
+        end = {
+            "stopped_by": "grab",
+            "why": "",
+            "until": until.isoformat() if until else None,
+            "notes": notes,
+            "unread": dataclasses.asdict(drain.unread),
+        }
+        writer.flush()
+        writer.close(json.dumps(end).encode())
     except LimitReached as ex:
         writer.discard()
         raise MeasurementError(
@@ -265,23 +273,3 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReac
         reaches=reaches,
         notes=notes,
     )
-
-
-def _close(
-    writer: Writer,
-    drain: Drain,
-    reaches: Sequence[SessionReach],
-    notes: Sequence[str],
-    until: datetime | None,
-) -> None:
-    writer.flush()
-    end = {
-        "stopped_by": "grab",
-        "why": "",
-        "until": until.isoformat() if until else None,
-        "duration_s": max(reach.reach_s for reach in reaches),
-        "losses": {str(pid): lost for pid, lost in drain.losses().items()},
-        "notes": list(notes),
-        "unread": dataclasses.asdict(drain.unread),
-    }
-    writer.close(json.dumps(end).encode())

@@ -18,7 +18,7 @@ import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import machine
 from pgtare.kit.notes import alike
-from pgtare.observing.trace.analysis.tracing_cost import Costs, noted
+from pgtare.observing.trace.analysis.tracing_cost import Costs
 from pgtare.observing.trace.capture import open_waits
 from pgtare.observing.trace.capture.arming import Arming
 from pgtare.observing.trace.capture.drain import Drain, rings
@@ -86,7 +86,7 @@ class TraceRecorder:
                 "level": None if target.armed_only else target.level,  # then settings say
                 "command": command or [],
                 "calls": server.has_calls,
-                "costs": noted(self._costs()),
+                "costs": dataclasses.asdict(self._costs()),
             }
             self.writer = Writer(path, json.dumps(document).encode(), limits)
         except BaseException:
@@ -138,10 +138,10 @@ class TraceRecorder:
                 stopped, why = self._loop(start, limit, lambda: asked.made or stop(), tell)
             except MeasurementError as ex:
                 why = str(ex)
-                self._end("error", why, time.monotonic() - start)
+                self._end("error", why)
                 raise MeasurementError(f"{why}; {self.path} holds what came before") from ex
             except UsageError:
-                self._end("error", "no privilege", time.monotonic() - start)
+                self._end("error", "no privilege")
                 raise
             found = self._finish(stopped, why, start)
         return found
@@ -195,7 +195,7 @@ class TraceRecorder:
             except MeasurementError as ex:
                 notes.append(str(ex))
             seconds = time.monotonic() - start
-            stopped, why = self._end(stopped, why, seconds)
+            stopped, why = self._end(stopped, why)
             nobody = not (self.drain.sessions or self.drain.unread.sessions)
             if (nobody or stopped == "space") and self.writer.holds_nothing:
                 self.writer.discard()
@@ -263,7 +263,7 @@ class TraceRecorder:
         unwritten = self.writer.unwritten
         return unwritten[Table.STREAM], unwritten[Table.WAITS]
 
-    def _end(self, stopped: str, why: str, seconds: float) -> tuple[str, str]:
+    def _end(self, stopped: str, why: str) -> tuple[str, str]:
         """Close the file; what stopped it, as the last rows may have no room either."""
         try:
             self.writer.flush()
@@ -280,13 +280,10 @@ class TraceRecorder:
                 for pid, ns in behind.values()
             ),
         )
-        losses = {str(pid): lost for pid, lost in self.drain.losses().items()}
         unwritten = dict(zip(("bytes", "waits"), self._unwritten(), strict=True))
         document: dict[str, Any] = {
             "stopped_by": stopped,
             "why": why,
-            "duration_s": seconds,
-            "losses": losses,
             "notes": [*self.arming.notes, *self.notes],
             "until": self.until.isoformat() if self.until else None,
             "unwritten": unwritten,

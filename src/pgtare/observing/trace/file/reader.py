@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgtare.kit.notes import amounts
+from pgtare.kit.numbers import counted
 from pgtare.observing.trace.file import blocks
 from pgtare.observing.trace.file.blocks import Block, Damage
 from pgtare.observing.trace.file.tables import COLUMNS, NO_RING, OF_BYTES, Table
@@ -121,8 +122,7 @@ class Trace:
         found += [str(note) for note in notes] if isinstance(notes, list) else []
         for kind, what in (("sql", "bytes of calls"), ("waits", "waits")):
             of_kind = ((n, ring.pid) for n, ring in self.rings.items() if ring.kind == kind)
-            lost = ((pid, self.losses.get(n, 0)) for n, pid in of_kind)
-            found += amounts(lost, f"{what} were overwritten unread")
+            found += losses_notes(what, ((pid, self.losses.get(n, 0)) for n, pid in of_kind))
         return found + self._unread() + self._unwritten() + self._without_waits()
 
     def _without_waits(self) -> list[str]:
@@ -146,9 +146,14 @@ class Trace:
         return [unwritten_note(size, waits)] if size or waits else []
 
 
+def losses_notes(what: str, lost: Iterable[tuple[int, int]]) -> list[str]:
+    """Tell of what was overwritten in the rings of processes."""
+    return amounts(lost, f"{what} were overwritten unread")
+
+
 def unread_note(sessions: int, records: int, size: int) -> str:
     """Tell of sessions whose traces nobody had read when they made way; 0: not known how many."""
-    whose = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}" if sessions else "sessions"
+    whose = counted(sessions, "session") if sessions else "sessions"
     what = (
         f"{records:,} records, {size:,} bytes of calls" if records else f"{size:,} bytes of calls"
     )
@@ -315,11 +320,8 @@ def _read_end(trace: Trace, block: Block) -> None:
 
 
 def _read_rings(trace: Trace, block: Block) -> None:
-    c = block.columns
-    for number, pid, started, raw in zip(
-        _ints(c["ring"]), _ints(c["pid"]), _ints(c["started_ns"]), c["json"], strict=True
-    ):
-        described = _mapping(bytes(raw))
+    for number, pid, started, raw in _rows(block):
+        described = _mapping(raw)
         leader = described.get("leader_pid")
         text = {
             k: str(described[k])
@@ -337,31 +339,25 @@ def _read_rings(trace: Trace, block: Block) -> None:
 
 
 def _read_events(trace: Trace, block: Block) -> None:
-    c = block.columns
-    for event, kind, name in zip(_ints(c["event"]), c["class"], c["name"], strict=True):
+    for event, _, kind, name in _rows(block):
         if 0 <= event < MAX_EVENTS:
-            trace.events[event] = Event(_text(bytes(kind)), _text(bytes(name)))
+            trace.events[event] = Event(_text(kind), _text(name))
 
 
 def _read_stream(trace: Trace, block: Block) -> None:
-    c = block.columns
-    for ring, position, data in zip(_ints(c["ring"]), _ints(c["position"]), c["data"], strict=True):
-        trace.streams.setdefault(ring, []).append((position, bytes(data)))
+    for ring, position, data in _rows(block):
+        trace.streams.setdefault(ring, []).append((position, data))
 
 
 def _read_losses(trace: Trace, block: Block) -> None:
-    c = block.columns
-    for ring, when, lost in zip(
-        _ints(c["ring"]), _ints(c["when_ns"]), _ints(c["lost"]), strict=True
-    ):
+    for ring, when, lost in _rows(block):
         trace.losses[ring] += lost
         trace.gaps[ring].append(max(min(when, LATEST), -LATEST))
 
 
 def _read_texts(trace: Trace, block: Block) -> None:
-    c = block.columns
-    for query_id, text in zip(_ints(c["query_id"]), c["text"], strict=True):
-        trace.texts[query_id] = _text(bytes(text))
+    for query_id, text in _rows(block):
+        trace.texts[query_id] = _text(text)
 
 
 _READ = {
@@ -375,8 +371,10 @@ _READ = {
 }
 
 
-def _ints(column: Any) -> list[int]:
-    return [int(value) for value in column]
+def _rows(block: Block) -> Iterator[tuple[Any, ...]]:
+    """The rows of a block, with the columns that its table has."""
+    columns = [block.columns[name] for name in COLUMNS[Table(block.table)]]
+    return zip(*(c if isinstance(c, list) else c.tolist() for c in columns), strict=True)
 
 
 def _text(raw: bytes) -> str:
@@ -385,7 +383,7 @@ def _text(raw: bytes) -> str:
 
 def _document(block: Block) -> dict[str, Any]:
     rows = block.columns["json"]
-    return _mapping(bytes(rows[0])) if len(rows) else {}
+    return _mapping(rows[0]) if isinstance(rows, list) and rows else {}
 
 
 def _mapping(raw: bytes) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Writer:
             ) from ex
         try:
             self._put(blocks.file_header())
-            self._write(Table.RECORDING, {"json": [recording]}, 1)
+            self._write(Table.RECORDING, {"json": [recording]})
             os.replace(staging, self.target)
         except BaseException:
             self.abandon()
@@ -88,7 +88,6 @@ class Writer:
 
         gap_ns of waits is given as their start (ns since 1970): it becomes a gap when written.
         """
-        assert tuple(columns) == COLUMNS[table]
         rows = len(columns[COLUMNS[table][0]])
         if not rows:
             return
@@ -103,8 +102,7 @@ class Writer:
 
     def define(self, table: Table, columns: dict[str, Column]) -> None:
         """Rows of RINGS or EVENTS, which are in the file before the rows that name them."""
-        assert tuple(columns) == COLUMNS[table]
-        self._write(table, columns, len(columns[COLUMNS[table][0]]))
+        self._write(table, columns)
 
     def flush(self, sync: bool = False) -> None:
         """Write what was taken.
@@ -121,16 +119,15 @@ class Writer:
         self._stream_bytes = 0
         if reached is not None:
             raise reached
-        if sync and self._file is not None:
+        if sync:
             self._sync()
 
     def _write_parts(self, table: Table, parts: Sequence[Mapping[str, Column]]) -> None:
         """As one block; without room for it, as many of the first parts as a block has room for."""
         reached: LimitReached | None = None
         while parts:
-            joined = _joined(table, parts)
             try:
-                self._write(table, joined, len(joined[COLUMNS[table][0]]))
+                self._write(table, _joined(table, parts))
                 self.unwritten[table] -= sum(_taken(table, part) for part in parts)
                 break
             except LimitReached as ex:
@@ -143,7 +140,7 @@ class Writer:
         """Write the rest, and how the recording ended; without room for them, what has room."""
         try:
             self.flush()
-            self._write(Table.END, {"json": [end]}, 1)
+            self._write(Table.END, {"json": [end]})
         except LimitReached:
             # the end takes some hundred bytes: it may go into the reserve
             self._rows.clear()
@@ -151,7 +148,10 @@ class Writer:
             with contextlib.suppress(LimitReached):  # not even that: it ends without
                 self._put(blocks.block(Table.END, 1, self._number, {"json": [end]}))
         finally:
-            self._end_file()
+            try:
+                self._sync()
+            finally:
+                self.abandon()
 
     def abandon(self) -> None:
         """Close the file as it is."""
@@ -159,8 +159,9 @@ class Writer:
             os.close(self._file)
             self._file = None
 
-    def _write(self, table: Table, columns: dict[str, Column], rows: int) -> None:
-        data = blocks.block(table, rows, self._number, columns)
+    def _write(self, table: Table, columns: dict[str, Column]) -> None:
+        assert tuple(columns) == COLUMNS[table]
+        data = blocks.block(table, len(columns[COLUMNS[table][0]]), self._number, columns)
         disk_limits.check(self.target.parent, self.sizes, self.written, len(data))
         self._put(data)
         self._number += 1
@@ -179,8 +180,10 @@ class Writer:
         self.written += len(data)
 
     def _sync(self) -> None:
+        if self._file is None:
+            return
         try:
-            os.fdatasync(self._file if self._file is not None else -1)
+            os.fdatasync(self._file)
         except OSError as ex:
             raise self._failure(ex) from ex
 
@@ -188,13 +191,6 @@ class Writer:
         return disk_limits.full(self.target.parent, ex) or MeasurementError(
             f"{self.target} cannot be written: {ex.strerror}"
         )
-
-    def _end_file(self) -> None:
-        if self._file is not None:
-            try:
-                self._sync()
-            finally:
-                self.abandon()
 
 
 def _taken(table: Table, columns: Mapping[str, Column]) -> int:
