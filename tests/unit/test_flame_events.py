@@ -188,7 +188,7 @@ def test_one_process_weights_several() -> None:
     for event in Reader(lambda file, offset: "?").events(TEXT.splitlines(keepends=True) * 200):
         scheduler.take(event)
     blocked = collected.samples().of(BLOCKED).total_ns
-    assert 2.3 * 200 * 300_000 < blocked < 2.7 * 200 * 300_000
+    assert blocked == 2.5 * 200 * 300_000
 
 
 def test_waits_for_something_to_do_are_idle() -> None:

@@ -106,7 +106,7 @@ def test_a_file_as_the_server_writes_it(tmp_path: Path) -> None:
     assert found.length.tolist() == [1001, 7]
 
 
-def test_sorted_columns_are_runs_and_outliers_stand_apart() -> None:
+def test_sorted_columns_are_small_and_outliers_stand_apart() -> None:
     n = 10_000
     runs = np.repeat(np.arange(5), n // 5)
     assert len(columns.encode({"a": runs})) < 60

@@ -33,7 +33,7 @@ def kept_(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="With ID: write it to this new file, whose name ends in .pgtrace."),
+        typer.Option(help="With ID: write it to this new file."),
     ] = None,
     json: Json = False,
     output: Output = None,
@@ -73,7 +73,9 @@ def _list_or_show(
     found: TraceKept, place: Server | Path, number: int | None, destination: Destination
 ) -> None:
     if number is None:
-        _list(found, destination)
+        destination.write(found.to_json())
+        if not destination.printed:
+            cli.stdout().print(kept_view(found), highlight=False)
         return
     victim, others = kept.of_incident(found, number)
     involved = []
@@ -85,8 +87,3 @@ def _list_or_show(
     if not destination.printed:
         cli.stdout().print(incident_view(incident), highlight=False)
 
-
-def _list(found: TraceKept, destination: Destination) -> None:
-    destination.write(found.to_json())
-    if not destination.printed:
-        cli.stdout().print(kept_view(found), highlight=False)

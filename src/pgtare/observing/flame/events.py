@@ -5,7 +5,6 @@ From the scheduler's events follows time off the processor: blocked, runnable, w
 
 from __future__ import annotations
 
-import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -165,7 +164,6 @@ class Scheduler:
     switches: int = 0
     _last_ns: int = 0
     _away: dict[int, _Away] = field(default_factory=dict)
-    _lot: random.Random = field(default_factory=lambda: random.Random(1))
     #: our number of a process by the kernel's, if they differ (in a pid namespace)
     _ours: dict[int, int] = field(default_factory=dict)
 
@@ -245,10 +243,9 @@ class Scheduler:
             self._add(woken, pid, away.stack, RUNNABLE, time_ns)
 
     def _add(self, since_ns: int, pid: int, stack: Stack, kind: int, until_ns: int) -> None:
-        """One stretch, as often as there are processes that it represents, on average."""
-        times, rest = divmod(self.weights.get(pid, 1.0), 1)
-        for _ in range(int(times) + (rest > 0 and self._lot.random() < rest)):
-            self.collected.add(since_ns, pid, stack, kind, max(0, until_ns - since_ns))
+        """One stretch, of all the processes that it represents."""
+        ns = round(self.weights.get(pid, 1.0) * max(0, until_ns - since_ns))
+        self.collected.add(since_ns, pid, stack, kind, ns)
 
 
 def waker(event: Event) -> Stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis import plan_nodes
 from pgtare.observing.trace.analysis.ledger import CLIENT, MISSING, Ledger, LedgerEntries
+from pgtare.observing.trace.analysis.plan_nodes import Bookings
 from pgtare.observing.trace.analysis.texts import OUTSIDE, StatementLabels, statement_labels
 from pgtare.observing.trace.documents import ProfileLine, TraceProfile
 from pgtare.observing.trace.file.reader import Integers, Ring
@@ -183,22 +185,19 @@ def _matches(labels: StatementLabels, wanted: str) -> list[bool]:
     return [any(part in text.lower() for text in found) for found in texts]
 
 
-#: Names, and for each part of a booking: the number of its name, its ns and its times.
-_Grouped = tuple[list[str], Integers, npt.NDArray[np.float64], Integers]
 
-
-def _by_event(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+def _by_event(ledger: Ledger, entries: LedgerEntries) -> Bookings:
     met, key = np.unique(entries.component, return_inverse=True)
     return [ledger.name(int(c)) for c in met], np.asarray(key), entries.ns, entries.times
 
 
-def _by_class(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+def _by_class(ledger: Ledger, entries: LedgerEntries) -> Bookings:
     """By the class of wait events; what is no wait as by event."""
     names, key, ns, times = _by_event(ledger, entries)
     return [name.partition("/")[0] for name in names], key, ns, times
 
 
-def _by_statement(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+def _by_statement(ledger: Ledger, entries: LedgerEntries) -> Bookings:
     """By outermost statement: for each run once, whatever calls and components its time has."""
     labels = statement_labels(ledger)
     inside = _looked_up(labels.of_call, entries.top) + len(_OUTSIDE)
@@ -218,7 +217,7 @@ def _by_run(
     ledger: Ledger,
     of_call: Integers,
     entries: LedgerEntries,
-) -> _Grouped:
+) -> Bookings:
     tops = np.unique(entries.top[entries.top >= 0])
     run, itself = _runs(ledger, of_call, tops)
     unit = np.where(entries.top >= 0, _looked_up(run, entries.top), -1)
@@ -257,7 +256,7 @@ def _looked_up(values: Integers, index: Integers) -> Integers:
     return np.append(values, 0)[index]
 
 
-def _by_call(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+def _by_call(ledger: Ledger, entries: LedgerEntries) -> Bookings:
     names = [*_OUTSIDE, *(kind.name.lower() for kind in CallKind)]
     kinds = np.clip(ledger.calls["kind"].astype(np.int64), 1, len(CallKind)) + 2
     key = np.where(entries.call >= 0, _looked_up(kinds, entries.call), _outside(entries))
@@ -265,7 +264,7 @@ def _by_call(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
     return _once_each(names, key, entries, entries.call, times)
 
 
-def _by_session(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
+def _by_session(ledger: Ledger, entries: LedgerEntries) -> Bookings:
     names = [who(p.ring) for p in ledger.processes]
     of_call = statement_labels(ledger).of_call
     return _by_run(names, entries.process, ledger, of_call, entries)
@@ -282,7 +281,7 @@ def _once_each(
     entries: LedgerEntries,
     unit: Integers,
     times: Integers,
-) -> _Grouped:
+) -> Bookings:
     """Joined so that the bookings of one unit are one, with all its time, counted as times tells.
 
     A unit of -1 is none: what is booked outside of calls adds its time and is not counted.
@@ -295,21 +294,13 @@ def _once_each(
     return names, k[begins], ns, np.where(u[begins] >= 0, counted, 0)
 
 
-def _by_node(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
-    return plan_nodes.grouped(ledger, entries, plan_nodes.kind_label)
-
-
-def _by_relation(ledger: Ledger, entries: LedgerEntries) -> _Grouped:
-    return plan_nodes.grouped(ledger, entries, plan_nodes.relation_label)
-
-
-_GROUPERS: dict[str, Callable[[Ledger, LedgerEntries], _Grouped]] = {
+_GROUPERS: dict[str, Callable[[Ledger, LedgerEntries], Bookings]] = {
     "event": _by_event,
     "class": _by_class,
     "statement": _by_statement,
     "call": _by_call,
-    "node": _by_node,
-    "relation": _by_relation,
+    "node": partial(plan_nodes.grouped, label=plan_nodes.kind_label),
+    "relation": partial(plan_nodes.grouped, label=plan_nodes.relation_label),
     "session": _by_session,
 }
 

@@ -89,13 +89,6 @@ def worked_until(calls: npt.NDArray[np.void]) -> Integers:
     return np.asarray(np.minimum(calls["start"] + np.maximum(calls["busy"], 0), calls["end"]))
 
 
-def absolute_requests(decoded: Stream, base: int) -> npt.NDArray[np.void]:
-    """The same of requests."""
-    moved = decoded.requests.copy()
-    moved["end"] += base
-    return moved
-
-
 def ends_of_waits_for_clients(trace: Trace, waits: Waits) -> Integers:
     """When waits for the client ended, in order, ns."""
     of = [number for number, event in trace.events.items() if event.type == "Client"]

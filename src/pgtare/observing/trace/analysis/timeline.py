@@ -16,7 +16,6 @@ import numpy.typing as npt
 from pgtare.observing.trace.analysis.kept_state import kept_at, state_then, with_call_under_way
 from pgtare.observing.trace.analysis.time_scale import (
     absolute_calls,
-    absolute_requests,
     ends_of_waits_for_clients,
     one_origin,
     rising,
@@ -165,8 +164,8 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
         ).reshape(-1, 2)
     )
     readings = [
-        np.stack([c["end"], c["cpu"]], axis=1)[c["cpu"] >= 0]
-        for c in (calls, absolute_requests(decoded, base))
+        np.stack([end, cpu], axis=1)[cpu >= 0]
+        for end, cpu in ((calls["end"], calls["cpu"]), (answered, decoded.requests["cpu"]))
     ]
     process.cpu = one_origin(
         rising(np.concatenate(readings)), rising(np.concatenate([_none(2), *marked]))

@@ -171,8 +171,6 @@ def take(server: Server, number: int, path: Path) -> int:
     Raises UsageError if the place cannot be used, or a right is missing, MeasurementError if there
     is no such trace any more; then nothing is written.
     """
-    if path.suffix != blocks.SUFFIX:
-        raise UsageError(f"{path}: a kept trace is one file; let its name end in {blocks.SUFFIX}")
     files.check_directory(path)
     if path.exists():
         raise UsageError(f"{path} exists already; name a file that does not")

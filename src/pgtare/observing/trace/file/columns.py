@@ -1,9 +1,9 @@
 """Columns of a block: integers and bytes, encoded so that they decode with a few array operations.
 
 An integer column is stored as planes, one for each byte of its values, each compressed alone; the
-few values that do not fit are kept apart. Sorted columns with few values are stored as runs. A
-column whose values depend on those of another is stored in the order of that one, in pieces that
-are compressed alone, and without the low bits that are zero in all of them.
+few values that do not fit are kept apart. A column whose values depend on those of another is
+stored in the order of that one, in pieces that are compressed alone, and without the low bits that
+are zero in all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_ROWS = 1 << 20
 #: Bytes of a block at most, decoded.
 MAX_BYTES = 1 << 28
 
-_CONSTANT, _PLANES, _RUNS, _BYTES, _PIECES = 1, 2, 3, 4, 5
+_CONSTANT, _PLANES, _BYTES, _PIECES = 1, 2, 4, 5
 _STORED, _ZSTD = 0, 1
 _LEVEL = 3
 #: Rows of a piece at least: what is alike in it must be worth a table of its own.
@@ -145,12 +145,6 @@ def _unpacked(source: _Source, size: int) -> bytes | memoryview:
 def _encode_integers(values: Integers, compress: zstd.ZstdCompressor) -> tuple[int, bytes]:
     if not len(values) or (values == values[0]).all():
         return _CONSTANT, _VALUE.pack(int(values[0]) if len(values) else 0)
-    changes = np.flatnonzero(np.diff(values)) + 1
-    if len(changes) < len(values) // 16:
-        starts = np.concatenate([[0], changes])
-        lengths = np.diff(starts, append=len(values))
-        body = _COUNT.pack(len(starts)) + _planes(values[starts], compress)
-        return _RUNS, body + _planes(lengths, compress)
     return _PLANES, _planes(values, compress)
 
 
@@ -159,17 +153,6 @@ def _decode_integers(kind: int, source: _Source, rows: int) -> Integers:
         return np.full(rows, source.unpack(_VALUE)[0], np.int64)
     if kind == _PLANES:
         return _from_planes(source, rows)
-    if kind == _RUNS:
-        (runs,) = source.unpack(_COUNT)
-        if runs > rows:
-            raise Damaged("more runs than rows")
-        values = _from_planes(source, runs)
-        lengths = _from_planes(source, runs)
-        if len(lengths) and (int(lengths.min()) < 0 or int(lengths.max()) > rows):
-            raise Damaged("runs of another length than the rows")
-        if int(lengths.sum()) != rows:
-            raise Damaged("runs of another length than the rows")
-        return np.repeat(values, lengths)
     raise Damaged(f"a column of the unknown encoding {kind}")
 
 
@@ -205,7 +188,11 @@ def _encode_pieces(
 def _decode_pieces(
     source: _Source, rows: int, columns: Mapping[str, Column], orders: dict[str, Integers]
 ) -> Integers:
-    key, name, shift = _key(source, columns)
+    length, shift = source.unpack(_HEAD)
+    name = str(source.take(length), "ascii", "replace")
+    key = columns.get(name)
+    if key is None or isinstance(key, list) or shift > 63:
+        raise Damaged("a column in the order of one that is not there")
     if name not in orders:
         orders[name] = _pairs(key)[0]
     (pieces,) = source.unpack(_COUNT)
@@ -222,16 +209,6 @@ def _decode_pieces(
     if parts:
         values[orders[name]] = np.concatenate(parts) << shift
     return values
-
-
-def _key(source: _Source, columns: Mapping[str, Column]) -> tuple[Integers, str, int]:
-    """The column in whose order another stands, its name, and the low bits left out."""
-    length, shift = source.unpack(_HEAD)
-    name = str(source.take(length), "ascii", "replace")
-    key = columns.get(name)
-    if key is None or isinstance(key, list) or shift > 63:
-        raise Damaged("a column in the order of one that is not there")
-    return key, name, shift
 
 
 def _width(values: Integers) -> int:

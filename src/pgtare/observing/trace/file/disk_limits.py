@@ -42,17 +42,12 @@ def full(directory: Path, ex: OSError) -> NoRoom | None:
     return None
 
 
-def free(directory: Path) -> int:
-    """Bytes that we may still write on the volume of a directory."""
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize
-
-
 def check(directory: Path, limits: Limits, written: int, size: int) -> None:
     """Raise LimitReached if `size` more bytes, after those written, would pass a limit."""
     if written + size > limits.total:
         raise LimitReached("size", f"the trace has reached {volume(limits.total)} (--max-size)")
-    left = free(directory) - size
+    volume_now = os.statvfs(directory)
+    left = volume_now.f_bavail * volume_now.f_frsize - size
     if left < 0:
         raise NoRoom(directory)
     if left < limits.reserve:

@@ -22,7 +22,7 @@ from pgtare.observing.trace.file.records import (
     COMMITTED,
     PREPARE,
     SUBABORT,
-    CallKind,
+    call_name,
     sqlstate,
 )
 
@@ -172,14 +172,13 @@ def _calls(ledger: Ledger) -> Columns:
         counted = stream.buffers.get(int(c["call"][i]))
         if counted:
             buffers[i] = np.minimum(np.array(counted, np.float64), 2.0**62).astype(np.int64)
-    kinds = {int(kind): kind.name.lower() for kind in CallKind}
     return {
         "process": ledger.call_process,
         "call": c["call"],
         "parent": c["parent"],
         "execution": c["execution"],
         "depth": _ints(c["depth"]),
-        "kind": _texts([kinds.get(k) for k in c["kind"].tolist()]),
+        "kind": _texts([call_name(kind) for kind in c["kind"].tolist()]),
         "text": _texts(text),
         "query_id": c["query_id"],
         "plan": c["plan"],
@@ -196,28 +195,30 @@ def _calls(ledger: Ledger) -> Columns:
 
 def _waits(ledger: Ledger) -> Columns:
     parts = [p.waits for p in ledger.processes]
-    event = np.concatenate([w.event for w in parts]) if parts else _ints([])
-    met, which = np.unique(event, return_inverse=True)
-    names = _texts([ledger.name(int(e)) for e in met])
+
+    def joined(name: str) -> np.ndarray[Any, Any]:
+        return np.concatenate([_ints([]), *(getattr(waits, name) for waits in parts)])
+
     return {
         "process": np.repeat(_ints(range(len(parts))), [len(w.event) for w in parts]),
-        "event": names[np.asarray(which).ravel()] if len(event) else _texts([]),
-        "start": np.concatenate([w.start for w in parts]) if parts else event,
-        "length": np.concatenate([w.length for w in parts]) if parts else event,
-        "calls": np.concatenate([w.calls for w in parts]) if parts else event,
+        "event": _names(ledger, joined("event")),
+        **{name: joined(name) for name in ("start", "length", "calls")},
     }
+
+
+def _names(ledger: Ledger, components: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    met, which = np.unique(components, return_inverse=True)
+    return _texts([ledger.name(int(c)) for c in met])[np.asarray(which).ravel()]
 
 
 def _bookings(ledger: Ledger) -> Columns:
     e = ledger.entries
-    met, which = np.unique(e.component, return_inverse=True)
-    names = _texts([ledger.name(int(c)) for c in met])
     numbers = np.append(ledger.calls["call"], 0)
     return {
         "process": e.process,
         "call": numbers[e.call],
         "top_call": numbers[e.top],
-        "component": names[np.asarray(which).ravel()] if len(e) else _texts([]),
+        "component": _names(ledger, e.component),
         "ns": e.ns,
         "times": e.times,
     }

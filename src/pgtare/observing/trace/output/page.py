@@ -97,10 +97,8 @@ def _moment(ledger: Ledger, others: Sequence[Ledger]) -> list[Waterfall]:
 def _processes(ledger: Ledger) -> str:
     workers = sum(p.leader_pid is not None for p in ledger.processes)
     sessions = len(ledger.processes) - workers
-    text = f"{sessions:,} {'session' if sessions == 1 else 'sessions'}"
-    if workers:
-        text += f" and {workers:,} {'parallel worker' if workers == 1 else 'parallel workers'}"
-    return text
+    text = numbers.counted(sessions, "session")
+    return f"{text} and {numbers.counted(workers, 'parallel worker')}" if workers else text
 
 
 def _began(ledger: Ledger) -> str:
