@@ -245,24 +245,6 @@ def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
         Writer(tmp_path / "u.pgtrace", b"{}", Limits(reserve=1 << 62))
 
 
-def test_what_has_room_of_a_block_is_kept(tmp_path: Path) -> None:
-    """The first of what was taken, as far as a block of it has room."""
-    path = tmp_path / "t.pgtrace"
-    writer = Writer(path, b"{}", Limits(total=50_000, reserve=0))
-    writer.define(Table.RINGS, ring(1, 7, "sql"))
-    rng = np.random.default_rng(1)
-    for i in range(40):
-        writer.add(
-            Table.STREAM,
-            {"ring": np.array([1]), "position": np.array([i * 5000]), "data": [rng.bytes(5000)]},
-        )
-    with pytest.raises(LimitReached):
-        writer.flush()
-    assert writer.unwritten[Table.STREAM] == 40 * 5000 - 5 * 5000
-    writer.close(b'{"stopped_by": "size"}')
-    assert [at for at, _ in load(path).streams[1]] == [i * 5000 for i in range(5)]
-
-
 def test_notes_of_an_end_tell_what_is_missing(tmp_path: Path) -> None:
     """Whatever a file says there: only counts are believed."""
     for number, (end, notes) in enumerate(

@@ -53,42 +53,24 @@ class FrameLabels:
     """What a server's traces say of a recording's time.
 
     spans: the stretches of each kind of label, as `StackSamples.within` wants them, but by the
-    server's own numbers of processes and CLOCK_REALTIME.
+    server's own numbers of processes and CLOCK_REALTIME. notes: why there is none, or not of all.
     """
 
     server_pids: dict[int, int] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     spans: list[Numbers] = field(default_factory=list)
-    asked: bool = False
-    tracing: bool = False  # every session should have been traced
-    traced: bool = False  # any session at all
-    trouble: str = ""
-    #: processes whose number in the server was not found out in time
-    unnumbered: int = 0
     notes: list[str] = field(default_factory=list)
 
     def put(self, recording: FlameRecording) -> FlameRecording:
         """The recording with each sample under its statement and wait event, if known."""
-        if self.trouble:
-            return recording.noted(self.trouble)
-        if not self.asked:
-            return recording
-        if not self.traced:
-            recording = recording.noted(_NO_TRACE_YET if self.tracing else _NO_TRACE)
-        if self.traced and self.unnumbered:
-            recording = recording.noted(
-                f"{self.unnumbered:,} processes ended before the server's own number of them was "
-                "looked up: their frames carry no wait event and no statement."
-            )
-        for note in self.notes:
-            recording = recording.noted(note)
         samples = recording.samples
         for stretches in self.spans:
             moved = stretches.copy()
             moved[:, 0] = [self.server_pids.get(pid, -1) for pid in moved[:, 0].tolist()]
             moved[:, 1:3] -= recording.realtime_ns
             samples = samples.framed(self.names, samples.within(moved))
-        return dataclasses.replace(recording, samples=samples)
+        notes = [*recording.notes, *self.notes]
+        return dataclasses.replace(recording, samples=samples, notes=notes)
 
 
 @contextlib.contextmanager
@@ -97,7 +79,7 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
 
     trace: trace every session during the recording. Raises UsageError if that cannot be.
     """
-    found = FrameLabels(tracing=trace)
+    found = FrameLabels()
     with contextlib.ExitStack() as stack:
         if dsn is None:
             yield found
@@ -112,7 +94,7 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
             )
             if trace:
                 raise UsageError(sentence) from None
-            found.trouble = f"Frames carry no wait event and no statement: {sentence}."
+            found.notes.append(f"Frames carry no wait event and no statement: {sentence}.")
             yield found
             return
         meant = Target(8, armed_only=not trace)
@@ -127,22 +109,23 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
             if trace:
                 raise
             if isinstance(ex, VersionMismatch):  # else the module is not there: frames only
-                found.trouble = f"Frames carry no wait event and no statement: {ex}."
+                found.notes.append(f"Frames carry no wait event and no statement: {ex}.")
             yield found
             return
         if not trace:  # a ring of waits has no statements of sessions that only sql_trace traces
             with contextlib.suppress(UsageError):
                 recorders.append(recorder(Need.CALLS))
         armed, ended = threading.Event(), threading.Event()
+        finished: list[TraceRecorded] = []
 
         def drain(recorder: TraceRecorder) -> None:
             try:
                 done = recorder.run(None, lambda progress: armed.set(), ended.is_set)
-                found.traced |= done.sessions > 0
+                finished.append(done)
                 if done.stopped_by in ("size", "space"):
                     found.notes.append(_cut_short(place, done))
             except PgtareError as ex:
-                found.trouble = f"Traces could not be read: {ex}"
+                found.notes.append(f"Traces could not be read: {ex}")
             finally:
                 armed.set()
 
@@ -159,11 +142,18 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
             with signals.deferred():  # until they have given the sessions back
                 for thread in threads:
                     thread.join()
-        if not found.trouble:
-            found.asked = True
-            found.server_pids, found.unnumbered = target.by_server_pid(), target.unnumbered
-            if found.traced:
-                _fill(found, *(_recorded(recorder.path) for recorder in recorders))
+        if len(finished) < len(recorders):
+            return
+        if not any(done.sessions for done in finished):
+            found.notes.append(_NO_TRACE_YET if trace else _NO_TRACE)
+            return
+        if target.unnumbered:
+            found.notes.append(
+                f"{target.unnumbered:,} processes ended before the server's own number of them was "
+                "looked up: their frames carry no wait event and no statement."
+            )
+        found.server_pids = target.by_server_pid()
+        _fill(found, *(_recorded(recorder.path) for recorder in recorders))
 
 
 def _cut_short(place: Path, done: TraceRecorded) -> str:

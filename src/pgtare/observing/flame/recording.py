@@ -145,10 +145,6 @@ class FlameRecording:
         chosen = self.samples.of(BLOCKED)
         return chosen.where(np.array(wanted, np.bool_)[chosen.stack])
 
-    def noted(self, note: str) -> FlameRecording:
-        """The recording with one note more."""
-        return replace(self, notes=[*self.notes, note])
-
 
 def save(directory: Path, recording: FlameRecording) -> None:
     """Write a recording, whole or not at all.

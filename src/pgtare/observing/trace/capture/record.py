@@ -92,8 +92,7 @@ class TraceRecorder:
         except BaseException:
             self.guard.__exit__(None, None, None)
             raise
-        self.choice = Choice(target, self.began)
-        self.choice.sighted(earlier)
+        self.choice = Choice(target, self.began, {ring.key: ring.bytes or 0 for ring in earlier})
         self.arming = Arming(server, target, self.guard, self.choice)
         self.drain = Drain(server, self.writer, self.choice, waits=server.has_waits)
         self.until: datetime | None = None

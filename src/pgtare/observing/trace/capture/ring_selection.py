@@ -6,7 +6,6 @@ ended: what was traced before is still there to be read, whether it was requeste
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -47,28 +46,22 @@ class Traced:
 
 @dataclass
 class Choice:
-    """The sessions that a recording means, and their rings."""
+    """The sessions that a recording means, and their rings.
+
+    before: up to which position a ring is not for the recording, by what was written earlier.
+    """
 
     target: Target
     began: datetime
-    _before: dict[Key, int] = field(default_factory=dict)
+    before: dict[Key, int]
     _meant: dict[Key, Key | None] = field(default_factory=dict)
     _others: set[Key] = field(default_factory=set)
     _traced: set[Key] = field(default_factory=set)
     _taken: set[Key] = field(default_factory=set)
 
-    def sighted(self, rings: Iterable[Traced]) -> None:
-        """What these rings hold by now was written before the recording."""
-        for ring in rings:
-            self._before[ring.key] = ring.bytes or 0
-
-    def before(self, key: Key) -> int:
-        """Up to which position a ring is not for the recording."""
-        return self._before.get(key, 0)
-
     def earlier(self, key: Key) -> Earlier:
         """What keeps that out of it."""
-        return Earlier(self.before(key))
+        return Earlier(self.before.get(key, 0))
 
     def means(
         self,
@@ -97,20 +90,19 @@ class Choice:
         If it did not belong until now (it had another application's name), that is left out.
         """
         if ring_started is not None and session in self._others:
-            self._before[session[0], ring_started] = held or 0
+            self.before[session[0], ring_started] = held or 0
 
     def takes(self, ring: Traced) -> bool:
         """Whether a ring is recorded: its session belongs here and was traced during it."""
         if ring.key in self._taken:
             return True
-        if ring.key not in self._before and ring.started < self.began:
-            self._before[ring.key] = ring.bytes or 0
+        if ring.key not in self.before and ring.started < self.began:
+            self.before[ring.key] = ring.bytes or 0
         by_ring = self.target.armed_only or bool(self.target.query_ids)
         if not (self._by_ring(ring) if by_ring else self._by_session(ring)):
             return False
-        if ring.bytes is not None and ring.bytes - self.before(ring.key) <= (
-            _END if ring.ended else 0
-        ):
+        least = _END if ring.ended else 0
+        if ring.bytes is not None and ring.bytes - self.before.get(ring.key, 0) <= least:
             return False
         self._taken.add(ring.key)
         return True

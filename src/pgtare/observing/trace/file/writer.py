@@ -112,8 +112,10 @@ class Writer:
         reached: LimitReached | None = None
         for table in list(self._rows):
             self._collected.pop(table)
+            parts = self._rows.pop(table)
             try:
-                self._write_parts(table, self._rows.pop(table))
+                self._write(table, _joined(table, parts))
+                self.unwritten[table] -= sum(_taken(table, part) for part in parts)
             except LimitReached as ex:
                 reached = reached or ex
         self._stream_bytes = 0
@@ -121,20 +123,6 @@ class Writer:
             raise reached
         if sync:
             self._sync()
-
-    def _write_parts(self, table: Table, parts: Sequence[Mapping[str, Column]]) -> None:
-        """As one block; without room for it, as many of the first parts as a block has room for."""
-        reached: LimitReached | None = None
-        while parts:
-            try:
-                self._write(table, _joined(table, parts))
-                self.unwritten[table] -= sum(_taken(table, part) for part in parts)
-                break
-            except LimitReached as ex:
-                reached = reached or ex
-                parts = parts[: len(parts) // 2]
-        if reached is not None:
-            raise reached
 
     def close(self, end: bytes) -> None:
         """Write the rest, and how the recording ended; without room for them, what has room."""
