@@ -95,4 +95,4 @@ def known(cluster: Cluster, what: str) -> float:
 
 def has_streams(recording: Path) -> bool:
     """Whether a recording that begins has its file, and something of a session in it."""
-    return bool(list(recording.glob("*.pgtrace"))) and bool(load(recording).streams)
+    return recording.exists() and bool(load(recording).streams)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pgtare.observing.trace.analysis.tracing_cost import NOTHING
+from pgtare.observing.trace.analysis.tracing_cost import Costs
 from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import Trace, load
 from pgtare.observing.trace.file.records import POSTGRES_EPOCH_US, CallKind, RecordKind
@@ -25,6 +25,8 @@ BEGAN_NS = 1_800_000_000 * 10**9
 BEGAN_US = BEGAN_NS // 1000 - POSTGRES_EPOCH_US
 #: Limits without a reserve: a test need not care how full its disk is.
 NO_RESERVE = Limits(reserve=0)
+#: As if nothing had been traced.
+NOTHING = Costs(**dict.fromkeys(asdict(Costs()), 0.0))
 EVENTS = {
     0: ("IO", "DataFileRead"),
     1: ("Timeout", "PgSleep"),

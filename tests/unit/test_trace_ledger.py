@@ -14,15 +14,23 @@ from pgtare.observing.trace.analysis import ledger as ledgers
 from pgtare.observing.trace.analysis import merge, statements
 from pgtare.observing.trace.analysis import moment as moments
 from pgtare.observing.trace.analysis.ledger import Ledger
-from pgtare.observing.trace.analysis.over_time import over_time
 from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
-from pgtare.observing.trace.analysis.tracing_cost import NOTHING
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.record_decoder import decode
 from pgtare.observing.trace.file.records import ESTIMATED, FAILED, CallKind
 from pgtare.observing.trace.output.page import page
+from pgtare.observing.trace.output.active_sessions import over_time
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
-from tests.unit.made_traces import MS, US, StreamBuilder, moment, session_stream, trace, write
+from tests.unit.made_traces import (
+    MS,
+    NOTHING,
+    US,
+    StreamBuilder,
+    moment,
+    session_stream,
+    trace,
+    write,
+)
 
 pytestmark = pytest.mark.timeout(180)
 

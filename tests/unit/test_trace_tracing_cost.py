@@ -10,10 +10,10 @@ import pytest
 
 from pgtare.observing.trace.analysis import ledger as ledgers
 from pgtare.observing.trace.analysis.profile import GROUPINGS
-from pgtare.observing.trace.analysis.tracing_cost import NOTHING, Costs, of_recording
+from pgtare.observing.trace.analysis.tracing_cost import Costs, of_recording
 from pgtare.observing.trace.file.records import CallKind
 from tests.sample_trace import by
-from tests.unit.made_traces import MS, US, StreamBuilder, session_stream, trace
+from tests.unit.made_traces import MS, NOTHING, US, StreamBuilder, session_stream, trace
 
 OWN = "pgtare itself (estimated)"
 

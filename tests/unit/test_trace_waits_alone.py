@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pgtare.observing.trace.analysis.ledger import ledger
-from pgtare.observing.trace.analysis.over_time import over_time
 from pgtare.observing.trace.analysis.profile import GROUPINGS, profile
 from pgtare.observing.trace.analysis.statements import report
 from pgtare.observing.trace.capture import drain as drains
@@ -22,6 +21,7 @@ from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import FAILED
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
+from pgtare.observing.trace.output.active_sessions import over_time
 from pgtare.postgres.wait_ring import RECORD, RingRecordKind
 from tests.unit.made_traces import BEGAN_NS, MS, NO_RESERVE, US, define_events, moment, ring, waits
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgtare.errors import MeasurementError
-from pgtare.observing.trace.analysis.over_time import occupancy
+from pgtare.observing.trace.output.active_sessions import occupancy
 from pgtare.postgres import wait_ring
 
 RECORD = struct.Struct("<IHHIIqq")

@@ -8,9 +8,11 @@ import typer
 
 from pgtare import cli
 from pgtare.errors import MeasurementError
+from pgtare.kit.notes import who
 from pgtare.observing.trace.capture import recorder_locks, server_state
 from pgtare.observing.trace.capture.server import open_server
 from pgtare.observing.trace.output.show_server_state import status_view
+from pgtare.postgres.own_session import APPLICATION_NAME
 
 Dsn = Annotated[str, typer.Option(help="The server, as a libpq connection string.")]
 
@@ -43,7 +45,7 @@ def stop(
         before = server_state.status(server)
         stopped = server_state.stop(server, pids)
         remedies = server_state.remedies(server, before, pids)
-        again = recorder_locks.recorders(server, stopped)
+        again = len(recorder_locks.owned(server, stopped))
     listed = ", ".join(map(str, stopped))
     cli.say(
         f"given back to their settings, from their next request on: {listed}"
@@ -54,24 +56,18 @@ def stop(
         cli.say("traced by settings; a superuser ends that by: " + " ".join(remedies))
     if server.mismatch:
         cli.say(f"note: {server.mismatch}", err=True)
-    for recorder in again:
-        cli.say(_asks_again(recorder), err=True)
+    if again:
+        cli.say(
+            f"note: a recording that runs asks for {again} of them again: end that first, by "
+            "Ctrl-C or SIGTERM; it is served by one of these processes: SELECT pid, client_addr "
+            f"FROM pg_stat_activity WHERE application_name = '{APPLICATION_NAME}'",
+            err=True,
+        )
     if pids and not stopped and remedies:
         raise MeasurementError("what was named goes on being traced")
-
-
-def _asks_again(recorder: recorder_locks.RunningRecording) -> str:
-    where = f" to {recorder.client}" if recorder.client else ""
-    return (
-        f"note: server process {recorder.pid} serves a recording{where} that traces "
-        f"{len(recorder.sessions)} of them again: end that first, by Ctrl-C or SIGTERM"
-    )
 
 
 def _nothing(pids: frozenset[int] | None) -> str:
     if not pids:
         return "no session is traced because somebody asked for it"
-    named = ", ".join(map(str, sorted(pids)))
-    if len(pids) == 1:
-        return f"session {named} is not traced because somebody asked for it"
-    return f"none of sessions {named} is traced because somebody asked for it"
+    return f"{who('session', sorted(pids))}: not traced because somebody asked for it"

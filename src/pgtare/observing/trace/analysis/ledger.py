@@ -6,7 +6,7 @@ the arithmetic; all profiles are sums over this one table, which is why they agr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -59,13 +59,20 @@ class LedgerEntries:
 
     def of(self, kept: npt.NDArray[np.bool_]) -> LedgerEntries:
         """Some of them."""
-        return LedgerEntries(*(getattr(self, name)[kept] for name in _FIELDS))
+        return LedgerEntries(*(values[kept] for values in vars(self).values()))
+
+    @staticmethod
+    def joined(parts: Sequence[LedgerEntries]) -> LedgerEntries:
+        """Those of all parts, in their order."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return LedgerEntries(*(np.concatenate(column) for column in columns))
 
     def __len__(self) -> int:
         return len(self.ns)
 
 
-_FIELDS = ("process", "call", "top", "component", "ns", "times", "whole", "begin")
+_NONE = np.zeros(0, np.int64)
+_NO_ENTRIES = LedgerEntries(*(_NONE,) * 4, np.zeros(0), _NONE, np.zeros(0), _NONE)
 
 
 @dataclass(eq=False)  # compared by identity, so that what is derived from it can be kept by it
@@ -85,9 +92,7 @@ class Ledger:
 
     def fetches(self) -> Integers:
         """How many calls each record of a call represents: several fetches can share one."""
-        return np.concatenate(
-            [np.zeros(0, np.int64), *(process.fetches() for process in self.processes)]
-        )
+        return np.concatenate([_NONE, *(process.fetches() for process in self.processes)])
 
     def name(self, component: int) -> str:
         """What a component is called."""
@@ -103,7 +108,7 @@ def ledger(
     asleep = {e for e, event in trace.events.items() if event.type not in _WORKING}
     shares = kernel_time.shares([book.sample for book in books], asleep)
     costs = costs or of_recording(trace.recording)
-    parts, calls, owners, offset = [], [], [], 0
+    parts, calls, owners, offset = [_NO_ENTRIES], [np.zeros(0, CALL)], [_NONE], 0
     for i, book in enumerate(books):
         tell(_DECODING + (1 - _DECODING) * i / len(books))
         entries = book.entries(shares, costs)
@@ -114,14 +119,14 @@ def ledger(
         calls.append(book.process.calls)
         owners.append(np.full(len(book.process.calls), i, np.int64))
         offset += len(book.process.calls)
-    notes = [*trace.notes(), *_notes(found)]
-    if not parts:
-        nothing = np.zeros(0, np.int64)
-        empty = LedgerEntries(*(nothing,) * 4, np.zeros(0), nothing, np.zeros(0), nothing)
-        return Ledger(trace, [], np.zeros(0, CALL), nothing, empty, {}, notes)
-    joined = LedgerEntries(*(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS))
     return Ledger(
-        trace, found, np.concatenate(calls), np.concatenate(owners), joined, shares.by_event, notes
+        trace,
+        found,
+        np.concatenate(calls),
+        np.concatenate(owners),
+        LedgerEntries.joined(parts),
+        shares.by_event,
+        [*trace.notes(), *_notes(found)],
     )
 
 
@@ -196,9 +201,8 @@ class _Book:
         piece = first[which] + nth
         begin = np.maximum(start[which], self.bounds[piece])
         ns = np.minimum(end[which], self.bounds[piece + 1]) - begin
-        client = np.array([e.type == "Client" for e in trace.events.values()], bool)
-        clients = np.array(list(trace.events), np.int64)[client] if len(client) else []
-        kept = ~self.missing[piece] & (self.busy[piece] | ~np.isin(event[which], clients))
+        clients = np.isin(event[which], trace.client_events)
+        kept = ~self.missing[piece] & (self.busy[piece] | ~clients)
         self.wait_piece, self.wait_event = piece[kept], event[which][kept]
         self.wait_ns, self.wait_times = ns[kept], (nth[kept] == 0).astype(np.int64)
         self.wait_whole = (end - start)[which][kept].astype(float)
@@ -280,9 +284,7 @@ class _Book:
             self.bounds[piece],
         )
         parts.append(waits)
-        return LedgerEntries(
-            *(np.concatenate([getattr(p, name) for p in parts]) for name in _FIELDS)
-        )
+        return LedgerEntries.joined(parts)
 
     def _queued(self, rest: Floats) -> Floats:
         """The share of the unexplained time of each piece in which it waited for a processor.

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from pgtare.errors import UsageError
 from pgtare.observing.trace.analysis import plan_nodes as nodes
 from pgtare.observing.trace.analysis.ledger import CPU, OWN, Ledger
-from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
+from pgtare.observing.trace.analysis.texts import statement_labels
 from pgtare.observing.trace.documents import CallSum, NodeSum, PlanSum, TracedStatement, WaitSum
+from pgtare.observing.trace.file.reader import Integers
 from pgtare.observing.trace.file.records import (
     BUFFERS,
     EXACT,
@@ -56,28 +57,29 @@ def report(
         raise UsageError(f"--sort {sort}: choose among {', '.join(SORTS)}")
     _check_sessions(ledger, pids or frozenset())
     labels = statement_labels(ledger)
-    found: dict[tuple[bool, int], TracedStatement] = {}
+    found: list[TracedStatement] = []
+    known: dict[tuple[bool, int], int] = {}
     own = _own_times(ledger)
     calls = ledger.calls
     wanted: npt.NDArray[np.bool_] = np.array(
         [p.leader_pid is None and (pids is None or p.ring.pid in pids) for p in ledger.processes],
         bool,
     )
-    of: dict[int, TracedStatement] = {}
+    owner = np.full(len(calls) + 1, -1, np.int64)  # the statement of each call; the last: of none
     for i in np.flatnonzero(wanted[ledger.call_process]).tolist() if len(calls) else ():
         recursive = bool(calls["depth"][i] > 0)
         label = int(labels.of_call[i])
-        key = recursive, label
-        if key not in found:
-            found[key] = TracedStatement(labels.names[label], labels.query_ids[label], recursive)
-        of[i] = found[key]
-        _add_call(ledger, found[key], i, own)
-    _add_waits(ledger, of)
-    _add_plans(ledger, of)
-    _add_errors(ledger, of)
-    _add_unparsed(ledger, wanted, found, labels)
+        owner[i] = number = known.setdefault((recursive, label), len(found))
+        if number == len(found):
+            name, query_id = labels.names[label], labels.query_ids[label]
+            found.append(TracedStatement(name, query_id, recursive))
+        _add_call(ledger, found[number], i, own)
+    _add_waits(ledger, owner, found)
+    _add_plans(ledger, owner, found)
+    _add_errors(ledger, owner, found)
+    _add_unparsed(ledger, wanted, found)
     key_of = SORTS[sort]
-    return sorted(found.values(), key=lambda s: (s.recursive, -key_of(s)))
+    return sorted(found, key=lambda s: (s.recursive, -key_of(s)))
 
 
 def _check_sessions(ledger: Ledger, pids: frozenset[int]) -> None:
@@ -135,13 +137,8 @@ def _add_call(ledger: Ledger, statement: TracedStatement, i: int, own: _Own) -> 
             into.buffers[buffer] = into.buffers.get(buffer, 0) + count
 
 
-def _add_waits(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
+def _add_waits(ledger: Ledger, owner: Integers, found: list[TracedStatement]) -> None:
     e = ledger.entries
-    statements = {id(statement): statement for statement in of.values()}
-    number = {which: i for i, which in enumerate(statements)}
-    owner = np.full(len(ledger.calls) + 1, -1, np.int64)  # the last: of no call
-    for call, statement in of.items():
-        owner[call] = number[id(statement)]
     rows = np.flatnonzero((e.component >= 0) & (owner[e.call] >= 0))
     if not len(rows):
         return
@@ -150,7 +147,6 @@ def _add_waits(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
     ns, times = np.bincount(inverse, e.ns[rows]), np.bincount(inverse, e.times[rows])
     pieces, longest = np.bincount(inverse), np.zeros(len(key))
     np.maximum.at(longest, inverse, e.whole[rows])
-    found = list(statements.values())
     for i in np.argsort(-ns, kind="stable").tolist():
         which, event = divmod(int(key[i]), kinds)
         # if all of them began before the statement's calls, their rests are what there is
@@ -160,7 +156,7 @@ def _add_waits(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
         )
 
 
-def _add_plans(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
+def _add_plans(ledger: Ledger, owner: Integers, found: list[TracedStatement]) -> None:
     if not any(process.stream.rowsources for process in ledger.processes):
         return  # a table of all calls is large
     numbers = {
@@ -173,17 +169,16 @@ def _add_plans(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
     planned: dict[int, dict[int, nodes.Node]] = {}
     for p, process in enumerate(ledger.processes):
         for run in process.stream.rowsources:
-            i = numbers.get((p, run.call))
-            if i in of:
+            statement = int(owner[numbers.get((p, run.call), -1)])
+            if statement >= 0:
                 # a plan's number is made from the plan: sessions share it
-                runs[id(of[i]), run.plan].append(run)
+                runs[statement, run.plan].append(run)
                 if run.plan not in planned and run.plan in process.stream.plans:
                     planned[run.plan] = nodes.of_plan(process.stream.plans[run.plan])
-    statements = {id(statement): statement for statement in of.values()}
     for (which, plan), some in runs.items():
-        statements[which].plans.append(_plan(plan, some, planned.get(plan, {})))
-    for statement in statements.values():
-        statement.plans.sort(key=lambda plan: -max((n.time_ns for n in plan.nodes), default=0))
+        found[which].plans.append(_plan(plan, some, planned.get(plan, {})))
+    for one in found:
+        one.plans.sort(key=lambda plan: -max((n.time_ns for n in plan.nodes), default=0))
 
 
 def _plan(plan: int, runs: list[RowSources], planned: dict[int, nodes.Node]) -> PlanSum:
@@ -223,22 +218,19 @@ def _depth(number: int, planned: dict[int, nodes.Node]) -> int:
     return depth
 
 
-def _add_errors(ledger: Ledger, of: dict[int, TracedStatement]) -> None:
-    for i, statement in of.items():
-        state = int(ledger.calls["sqlstate"][i])
-        if state and ledger.calls["flags"][i] & FAILED:
-            name = sqlstate(state)
-            statement.errors[name] = statement.errors.get(name, 0) + 1
+def _add_errors(ledger: Ledger, owner: Integers, found: list[TracedStatement]) -> None:
+    c = ledger.calls
+    failed = (owner[:-1] >= 0) & (c["sqlstate"] != 0) & (c["flags"] & FAILED != 0)
+    for i in np.flatnonzero(failed).tolist():
+        name, errors = sqlstate(int(c["sqlstate"][i])), found[owner[i]].errors
+        errors[name] = errors.get(name, 0) + 1
 
 
 def _add_unparsed(
-    ledger: Ledger,
-    wanted: npt.NDArray[np.bool_],
-    found: dict[tuple[bool, int], TracedStatement],
-    labels: StatementLabels,
+    ledger: Ledger, wanted: npt.NDArray[np.bool_], found: list[TracedStatement]
 ) -> None:
     """Errors that no call tells: of statements that could not be parsed, which made none."""
-    by_text = {s.text: s for (recursive, _), s in found.items() if not recursive}
+    by_text = {s.text: s for s in found if not s.recursive}
     for p in np.flatnonzero(wanted).tolist():
         process = ledger.processes[p]
         own = process.calls
@@ -253,8 +245,7 @@ def _add_unparsed(
                 continue
             name = normalised(text.text)
             if name not in by_text:
-                by_text[name] = found[False, len(labels.names) + len(found)] = TracedStatement(
-                    name, text.query_id, False
-                )
+                by_text[name] = TracedStatement(name, text.query_id, False)
+                found.append(by_text[name])
             errors = by_text[name].errors
             errors[error.sqlstate] = errors.get(error.sqlstate, 0) + 1

@@ -5,6 +5,7 @@ A name holds no literal and no comment: somebody sent it, and it may be about a 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -114,9 +115,7 @@ def _without_text(query_id: int, kind: int, suppressed: bool) -> str:
 
 def _apart(names: list[str], query_ids: list[int]) -> list[str]:
     """Two statements of one text (of two users' tables, say) differ by their identifier."""
-    seen: dict[str, int] = {}
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
+    seen = Counter(names)
     return [
         f"{name} /* query {query_id} */" if seen[name] > 1 and query_id else name
         for name, query_id in zip(names, query_ids, strict=True)

@@ -91,8 +91,7 @@ def worked_until(calls: npt.NDArray[np.void]) -> Integers:
 
 def ends_of_waits_for_clients(trace: Trace, waits: Waits) -> Integers:
     """When waits for the client ended, in order, ns."""
-    of = [number for number, event in trace.events.items() if event.type == "Client"]
-    ends: Integers = (waits.start + waits.length)[np.isin(waits.event, of)]
+    ends: Integers = (waits.start + waits.length)[np.isin(waits.event, trace.client_events)]
     return np.sort(ends)
 
 

@@ -443,8 +443,7 @@ def _meet(calls: npt.NDArray[np.void], spans: Integers) -> npt.NDArray[np.bool_]
 
 def _between_waits_for_clients(trace: Trace, process: Process) -> Integers:
     """When a session worked, as far as its waits tell: while it did not wait for its client."""
-    clients = [number for number, event in trace.events.items() if event.type == "Client"]
-    of = np.isin(process.waits.event, clients)
+    of = np.isin(process.waits.event, trace.client_events)
     start = np.clip(process.waits.start[of], process.begin, process.end)
     end = np.clip((process.waits.start + process.waits.length)[of], process.begin, process.end)
     order = np.argsort(start, kind="stable")

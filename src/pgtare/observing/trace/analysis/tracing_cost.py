@@ -76,10 +76,6 @@ class Costs:
         )
 
 
-#: As if nothing had been traced.
-NOTHING = Costs(**{field.name: 0.0 for field in fields(Costs)})
-
-
 def of_recording(recording: dict[str, Any]) -> Costs:
     """What a recording notes of them; else the usual ones: the server's worker measures none."""
     noted_costs = recording.get("costs")

@@ -7,7 +7,6 @@ others, in whatever database. The server drops it with the recorder's session, h
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from pgtare.observing.trace.capture.server import Server
@@ -20,40 +19,18 @@ _CLASS, _OF_WAITS = 0x70677472, 0x70677473
 
 # Anybody may take such a lock. Only that of a role which could record the session counts: else any
 # role could keep the sessions of others traced, as nobody would give them back.
-_LOCKS = """
-FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+_OWNERS = """
+SELECT DISTINCT l.objid::bigint FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_stat_activity s ON s.pid = l.objid::bigint
 WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::bigint::oid AND l.objsubid = 2
 AND l.objid::bigint = ANY(%s::bigint[]) AND (pg_has_role(a.usesysid, 'pg_read_all_stats', 'USAGE')
   OR s.usesysid IS NOT NULL AND pg_has_role(a.usesysid, s.usesysid, 'USAGE'))
-"""
-_OWNERS = f"SELECT DISTINCT l.objid::bigint {_LOCKS} AND l.pid <> ALL(%s::int[])"
-_RECORDERS = f"""
-SELECT l.pid, coalesce(host(a.client_addr), ''), array_agg(l.objid::bigint::int ORDER BY l.objid)
-{_LOCKS} GROUP BY l.pid, a.client_addr ORDER BY l.pid
+AND l.pid <> ALL(%s::int[])
 """
 _GIVE_BACK = """
 SELECT {}(pid, NULL::{}) FROM pg_stat_activity WHERE (pid, backend_start) IN
 (SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
-
-
-@dataclass(frozen=True)
-class RunningRecording:
-    """A recording that runs: process of the server that serves it, and what it traces.
-
-    client: its address; empty through a socket file.
-    """
-
-    pid: int
-    client: str
-    sessions: list[int]
-
-
-def recorders(server: Server, pids: Collection[int]) -> list[RunningRecording]:
-    """The recordings that trace these sessions, each with those of them that it traces."""
-    found = server.rows(_RECORDERS, _CLASS, list(pids))
-    return [RunningRecording(*row) for row in found]
 
 
 def _class_of(server: Server) -> int:
@@ -75,7 +52,7 @@ def own(server: Server, pid: int) -> None:
         server.rows(query, _class_of(server), pid)
 
 
-def owned(server: Server, pids: Collection[int], apart_from: Sequence[int]) -> set[int]:
+def owned(server: Server, pids: Collection[int], apart_from: Sequence[int] = ()) -> set[int]:
     """For which of these sessions a recorder is answerable, apart from those recorders."""
     if not pids:
         return set()

@@ -100,6 +100,11 @@ class Trace:
     texts: dict[int, str] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
 
+    @property
+    def client_events(self) -> list[int]:
+        """The numbers of events in which a session waits for its client."""
+        return [number for number, event in self.events.items() if event.type == "Client"]
+
     def label(self, event: int) -> str:
         """An event as its users write it."""
         found = self.events.get(event)

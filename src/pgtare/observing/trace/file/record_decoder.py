@@ -279,9 +279,9 @@ class _Decoder:
         return decoded(raw, self.encoding)
 
     def _text(self, r: bytes, when: int, call: int) -> None:
-        text, query_id, length, stored, flags = struct.unpack_from("<QqIII", r, 32)
+        text, query_id, _, stored, flags = struct.unpack_from("<QqIII", r, 32)
         self.into.texts[text] = TextRecord(
-            self._str(r[64 : 64 + stored]), query_id, length, bool(flags & 1), bool(flags & 2)
+            self._str(r[64 : 64 + stored]), query_id, bool(flags & 1), bool(flags & 2)
         )
 
     def _binds(self, r: bytes, when: int, call: int) -> None:

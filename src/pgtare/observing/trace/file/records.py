@@ -96,11 +96,10 @@ BEGIN, COMMITTED, ABORT, PREPARE, SUBABORT = 1, 2, 3, 4, 5
 
 @dataclass(frozen=True)
 class TextRecord:
-    """A statement's text. length: of the whole, in bytes."""
+    """A statement's text."""
 
     text: str
     query_id: int
-    length: int
     cut: bool
     suppressed: bool
 

@@ -18,15 +18,14 @@ from pgtare.observing.trace.analysis import moment as moments
 from pgtare.observing.trace.analysis import profile as profiles
 from pgtare.observing.trace.analysis.kept_state import kept_because
 from pgtare.observing.trace.analysis.ledger import Ledger, ends_of_work
-from pgtare.observing.trace.analysis.over_time import OverTime, over_time
 from pgtare.observing.trace.analysis.profile import Scope
 from pgtare.observing.trace.analysis.statements import report
 from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
 from pgtare.observing.trace.documents import TracedStatement, TraceProfile
 from pgtare.observing.trace.file.blocks import SUFFIX
 from pgtare.observing.trace.file.records import CallKind
-from pgtare.observing.trace.output import show, waterfall
-from pgtare.observing.trace.output.charts import active_sessions
+from pgtare.observing.trace.output import active_sessions, show, waterfall
+from pgtare.observing.trace.output.active_sessions import OverTime
 from pgtare.observing.trace.output.waterfall import Waterfall
 
 _LINES = 40
@@ -52,8 +51,8 @@ def page(ledger: Ledger, others: Sequence[Ledger] = ()) -> str:
     labels = statement_labels(ledger)
     found = _profiles(ledger)
     first = found[0] if found else None
-    times = over_time(ledger)
-    chart = active_sessions(times)
+    times = active_sessions.over_time(ledger)
+    chart = active_sessions.chart(times)
     began = _began(ledger)
     version = str(ledger.trace.recording.get("server", ""))
     return page_frame.render(

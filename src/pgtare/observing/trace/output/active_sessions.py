@@ -1,4 +1,4 @@
-"""How many sessions were active over the time of a trace."""
+"""How many sessions of a trace were active over its time, by class of wait, and the chart of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,40 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.observing.trace.analysis.ledger import CLIENT, CPU, MISSING, OWN, Ledger, ends_of_work
+from pgtare.kit import plots
+from pgtare.kit.chart import Chart
+from pgtare.observing.trace.analysis.ledger import (
+    CLIENT,
+    CPU,
+    MISSING,
+    NAMES,
+    OWN,
+    QUEUE,
+    UNACCOUNTED,
+    Ledger,
+    ends_of_work,
+)
+
+Floats = npt.NDArray[np.float64]
 
 BINS = 180
 #: Classes of waits for something to do.
 _IDLE = frozenset({"Activity", "Client"})
+# One colour a class wherever it is drawn, the most common ones far apart.
+_COLORS = {
+    NAMES[CPU]: "c3",
+    NAMES[QUEUE]: "c4",
+    NAMES[UNACCOUNTED]: "c0",
+    "IO": "c1",
+    "Lock": "c7",
+    "LWLock": "c2",
+    "IPC": "c4",
+    "Timeout": "c6",
+    "BufferPin": "c5",
+    "Buffer": "c5",
+    "Extension": "c0",
+}
 
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -74,3 +101,49 @@ def occupancy(start: Floats, end: Floats, edges: Floats, weight: Floats) -> Floa
 
     covered = np.diff(ramps(start) - ramps(end))
     return np.asarray(np.maximum(covered, 0.0) / np.diff(edges), dtype=np.float64)
+
+
+
+def chart(times: OverTime) -> Chart | None:
+    """Sessions active over time, by what they waited for; None: none was."""
+    shown = {name: values for name, values in times.active.items() if values.any()}
+    if not shown:
+        return None
+    names = sorted(shown, key=lambda name: (name != NAMES[CPU], -float(shown[name].mean())))
+    layout = plots.frame(380)
+    layout["xaxis"] |= {"title": plots.axis_title("seconds since the trace began")}
+    layout["yaxis"] |= {"title": plots.axis_title("sessions"), "rangemode": "tozero"}
+    layout["legend"] = {"orientation": "h", "y": -0.22, "traceorder": "normal"}
+    layout["hovermode"] = "x unified"
+    middles = (times.edges_s[1:] + times.edges_s[:-1]) / 2
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "stackgroup": "active",
+            "name": plots.text(name),
+            "x": plots.rounded(middles),
+            "y": plots.rounded(shown[name]),
+            "line": {"color": _COLORS.get(name, "c0"), "width": 1, "shape": "hvh"},
+            "fillcolor": _COLORS.get(name, "c0"),
+            "hovertemplate": "%{y:.2f}",
+        }
+        for name in names
+    ]
+    top = names[int(np.argmax([float(shown[n].mean()) for n in names]))]
+    return Chart(
+        id="active",
+        title="Active sessions over time",
+        label=f"Sessions active at each time, stacked by what they waited for; most of it {top}",
+        caption="Traced sessions and their parallel workers that worked or waited, by class of "
+        "wait; waiting for the client is left out. What is no wait is known by call, and is spread "
+        "over it.",
+        height=380,
+        data=data,
+        layout=layout,
+        table_head=["class", "on average", "at most"],
+        table_rows=[
+            [name, f"{float(shown[name].mean()):.3f}", f"{float(shown[name].max()):.2f}"]
+            for name in names
+        ],
+    )
