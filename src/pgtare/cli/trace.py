@@ -150,18 +150,13 @@ def _tick(display: Display, passed_s: float, recorder: TraceRecorder) -> None:
         lost = f"lost {counted(now.lost_waits, 'wait')} and {volume(now.lost_bytes)} of calls"
     if now.unread.sessions:
         lost += f", {now.unread.sessions:,} ended unread"
-    written = f"{writer.written / MIB:.1f} MiB"
-    hint = "; Ctrl-C ends it"
+    waits, written = counted(writer.taken[Table.WAITS], "wait"), f"{writer.written / MIB:.1f} MiB"
+    text, hint = f"{sessions}, {waits}, {written}, {lost}", "; Ctrl-C ends it"
     console = cli.stderr()
-    texts = [f"{sessions}, {counted(writer.taken[Table.WAITS], 'wait')}, {written}, {lost}"]
-    if console.is_terminal:
-        # the bar would give way, and the time left with it
-        texts += [f"{sessions}, {written}, {lost}", f"{sessions}, {lost}"]
-        room = console.width - _BAR
-        fitting = [text for text in texts if len(text) <= room] or texts[-1:]
-        display.tick(passed_s, fitting[0], hint if len(fitting[0] + hint) <= room else "")
-    else:
-        display.tick(passed_s, texts[0])
+    room = console.width - _BAR
+    if console.is_terminal and len(text) > room:  # the bar would give way, and the time left
+        text = f"{sessions}, {lost}"
+    display.tick(passed_s, text, hint if len(text + hint) <= room else "")
 
 
 #: Why a recording traced no session, and where to look.

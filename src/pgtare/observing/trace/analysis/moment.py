@@ -63,14 +63,9 @@ def same_wait(trace: Trace) -> InSameWait | None:
     if not isinstance(found, Mapping):
         return None
     try:
-        return InSameWait(
-            event=str(found["event"]),
-            sessions=int(found["sessions"]),
-            pids=[int(pid) for pid in found["pids"]],
-            at=datetime.fromisoformat(str(found["at"])),
-            waited_ns=int(found["waited_ns"]),
-        )
-    except (KeyError, TypeError, ValueError):  # a damaged file
+        stated = {name: found[name] for name in InSameWait.model_fields}
+        return InSameWait(**stated | {"at": datetime.fromisoformat(str(stated["at"]))})
+    except (KeyError, ValueError):  # a damaged file
         return None
 
 

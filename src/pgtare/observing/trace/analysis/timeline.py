@@ -25,7 +25,7 @@ from pgtare.observing.trace.analysis.time_scale import (
     within,
 )
 from pgtare.observing.trace.file import record_decoder
-from pgtare.observing.trace.file.reader import Ring, Trace, Waits, moment
+from pgtare.observing.trace.file.reader import NO_WAITS, Ring, Trace, Waits, moment
 from pgtare.observing.trace.file.records import (
     ABORT,
     BEGIN,
@@ -75,7 +75,7 @@ class Process:
     missing: Integers = field(default_factory=lambda: _none(2))
     cpu: Integers = field(default_factory=lambda: _none(2))
     queue: Integers = field(default_factory=lambda: _none(2))
-    waits: Waits = field(default_factory=lambda: Waits(*(np.zeros(0, np.int64),) * 4))
+    waits: Waits = field(default_factory=lambda: NO_WAITS)
     stream: Stream = field(default_factory=Stream)
     gone_bytes: int = 0
 
@@ -182,7 +182,7 @@ def _take_waits(
 ) -> tuple[set[int], list[Integers]]:
     """Give a process its waits; the numbers of their rings, and the readings of CPU in them."""
     own = set()
-    parts: list[Waits] = []
+    parts = [NO_WAITS]
     marked: list[Integers] = []
     for other in waiting:
         shift = shift_of_waits(process.stream, other, base)
@@ -191,31 +191,20 @@ def _take_waits(
         if shift is None:
             continue
         own.add(other.number)
-        if other.number in trace.waits:
-            w = trace.waits[other.number]
-            parts.append(Waits(w.start + shift, w.length, w.event, w.calls))
-        marks = trace.marks.get(other.number)
-        if marks is not None:
-            of = marks["kind"] == RingRecordKind.CPU
-            marked.append(np.stack([marks["when_ns"][of] + shift, marks["value"][of]], axis=1))
-    if parts:
-        process.waits = Waits(
-            *(
-                np.concatenate([getattr(p, name) for p in parts])
-                for name in ("start", "length", "event", "calls")
-            )
-        )
+        w, marks = trace.waits_of(other.number), trace.marks_of(other.number)
+        parts.append(Waits(w.start + shift, w.length, w.event, w.calls))
+        of = marks["kind"] == RingRecordKind.CPU
+        marked.append(np.stack([marks["when_ns"][of] + shift, marks["value"][of]], axis=1))
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    process.waits = Waits(*(np.concatenate(column) for column in columns))
     return own, marked
 
 
 def _at_one_time(trace: Trace, process: Process, other: Ring) -> bool:
     """Whether a ring of waits tells of when a process lived: no other had its number then."""
-    waits, marks = trace.waits.get(other.number), trace.marks.get(other.number)
-    last = other.started_ns
-    if waits is not None and len(waits.start):
-        last = max(last, int((waits.start + waits.length).max()))
-    if marks is not None and len(marks["when_ns"]):
-        last = max(last, int(marks["when_ns"].max()))
+    waits, marks = trace.waits_of(other.number), trace.marks_of(other.number)
+    moments = np.concatenate([waits.start + waits.length, marks["when_ns"]])
+    last = max(other.started_ns, int(moments.max(initial=other.started_ns)))
     return last >= process.begin and other.started_ns <= process.end
 
 
@@ -385,24 +374,16 @@ def _queue(trace: Trace, rings: set[int]) -> Integers:
 
 def _of_waits(trace: Trace, ring: Ring) -> Process | None:
     """A process of which there is only a ring of waits: a parallel worker, or waits alone."""
-    waits, marks = trace.waits.get(ring.number), trace.marks.get(ring.number)
-    if waits is None and marks is None:
+    waits, marks = trace.waits_of(ring.number), trace.marks_of(ring.number)
+    moments = np.concatenate([waits.start, waits.start + waits.length, marks["when_ns"]])
+    if not len(moments) or moments.max() <= moments.min():
         return None
-    moments: list[int] = []
-    if waits is not None and len(waits.start):
-        moments += [int(waits.start[0]), int((waits.start + waits.length).max())]
-    if marks is not None and len(marks["when_ns"]):
-        moments += [int(marks["when_ns"][0]), int(marks["when_ns"][-1])]
-    if not moments or max(moments) <= min(moments):
-        return None
-    born = min(moments)
-    process = Process(ring, max(born, _began(trace)), max(moments))
+    born = int(moments.min())
+    process = Process(ring, max(born, _began(trace)), int(moments.max()), waits=waits)
     if process.end <= process.begin:
         return None  # all of it was before
-    if waits is not None:
-        process.waits = waits
     process.missing = _lost(trace, ring)
-    if marks is not None:
+    if len(marks["kind"]):
         calls = _calls_of_marks(marks, None if ring.leader_pid is not None else process.end)
         process.calls = calls[(calls["end"] > process.begin) & ~_meet(calls, process.missing)]
         of = marks["kind"] == RingRecordKind.CPU
@@ -422,12 +403,9 @@ def _lost(trace: Trace, ring: Ring) -> Integers:
     gaps = trace.gaps.get(ring.number)
     if not gaps or trace.recording.get("calls") is not False:
         return _none(2)  # with calls, the server's worker may have written when it noticed
-    waits, marks = trace.waits.get(ring.number), trace.marks.get(ring.number)
-    start = end = np.zeros(0, np.int64)
-    if waits is not None:
-        start, end = waits.start, waits.start + waits.length
-    if marks is not None:
-        start, end = (np.concatenate([times, marks["when_ns"]]) for times in (start, end))
+    waits, marks = trace.waits_of(ring.number), trace.marks_of(ring.number)
+    spanned = waits.start, waits.start + waits.length
+    start, end = (np.concatenate([times, marks["when_ns"]]) for times in spanned)
     order = np.argsort(start, kind="stable")
     start, reached = start[order], np.maximum.accumulate(end[order])
     after = np.searchsorted(start, np.array(gaps, np.int64) - _ROUNDED)

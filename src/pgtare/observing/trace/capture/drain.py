@@ -74,7 +74,7 @@ class _Ring:
 
 
 @dataclass
-class _Waits:
+class _Waits(WaitRing):
     """One ring of waits: its number in the trace, and how far it has been read.
 
     kept: anything of it is in the trace. reached: when the last wait of it ended, ns since 1970.
@@ -82,25 +82,12 @@ class _Waits:
     no more than this, in ns; None: nothing has come since that shows it.
     """
 
-    number: int
-    ring: WaitRing
-    leader_pid: int | None
+    number: int = 0
+    leader_pid: int | None = None
     kept: bool = False
     reached: int = 0
     caught_up: bool = False
     behind: int | None = None
-
-    @property
-    def pid(self) -> int:
-        return self.ring.pid
-
-    @property
-    def done(self) -> bool:
-        return self.ring.done
-
-    @property
-    def lost(self) -> int:
-        return self.ring.lost
 
 
 @dataclass(frozen=True)
@@ -199,9 +186,9 @@ class Drain:
             if ring.damaged
         ]
         for waits in self.rings.values():
-            if waits.ring.refused:
+            if waits.refused:
                 found.append((waits.pid, "no right to read its waits"))
-            elif waits.ring.gone:
+            elif waits.gone:
                 found.append((waits.pid, "the ring of its waits was given up before its last"))
         return sorted(set(found))
 
@@ -377,15 +364,16 @@ class Drain:
             if waits is None:
                 who = {"kind": "waits", "leader_pid": found.leader_pid, **_names(session)}
                 number = self._new(found.pid, found.started, who)
-                waits = _Waits(number, WaitRing(found.pid, found.started), found.leader_pid)
+                waits = _Waits(
+                    found.pid, found.started, number=number, leader_pid=found.leader_pid
+                )
                 self.rings[found.pid, found.started] = waits
             if not waits.done:
                 busy |= self._drain_waits(waits)
-                waits.ring.done |= found.ended is not None
+                waits.done |= found.ended is not None
         return busy
 
-    def _drain_waits(self, waits: _Waits) -> bool:
-        ring = waits.ring
+    def _drain_waits(self, ring: _Waits) -> bool:
         for _ in range(_TURNS):
             first, lost_before = not ring.read, ring.lost
             records = ring.drain(self.server.rows, self.began)
@@ -393,16 +381,16 @@ class Drain:
                 return False
             if lost := ring.lost - lost_before:
                 first_ns = int(records["start_ns"][0]) + ring.started_ns if len(records) else None
-                self._tell_loss(waits.number, lost, first_ns)
+                self._tell_loss(ring.number, lost, first_ns)
             much = records.nbytes >= _MUCH
             if ring.started < self.began:
                 if first:
                     records = self._since(records, ring)
-                elif waits.caught_up:
-                    self._compare_clocks(waits, records)
-            self._keep(waits, records)
+                elif ring.caught_up:
+                    self._compare_clocks(ring, records)
+            self._keep(ring, records)
             if not much:
-                waits.caught_up = True
+                ring.caught_up = True
                 return False
         return True
 
@@ -421,11 +409,11 @@ class Drain:
         if not len(records) or records["kind"][-1] == RingRecordKind.WAIT:
             return
         now = epoch_ns(self.began) + time.monotonic_ns() - self._begun_ns
-        behind = now - waits.ring.started_ns - int(_over(records).max())
+        behind = now - waits.started_ns - int(_over(records).max())
         waits.behind = behind if waits.behind is None else min(waits.behind, behind)
 
     def _keep(self, ring: _Waits, records: Records) -> None:
-        started_ns = ring.ring.started_ns
+        started_ns = ring.started_ns
         ring.kept |= len(records) > 0
         waits = records[records["kind"] == RingRecordKind.WAIT]
         marks = records[records["kind"] != RingRecordKind.WAIT]

@@ -28,7 +28,7 @@ AND l.objid::bigint = ANY(%s::bigint[]) AND (pg_has_role(a.usesysid, 'pg_read_al
 AND l.pid <> ALL(%s::int[])
 """
 _GIVE_BACK = """
-SELECT {}(pid, NULL::{}) FROM pg_stat_activity WHERE (pid, backend_start) IN
+SELECT {setter}(pid, NULL::{level}) FROM pg_stat_activity WHERE (pid, backend_start) IN
 (SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
 
@@ -75,9 +75,7 @@ def give_back(
     apart_from = [own_pid] if recorder is None else [own_pid, recorder]
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
     # a session that has ended would only cause a warning; another with its number is not ours
-    setter = f"{{trace}}.{server.setter}" if server.has_calls else f"{{waits}}.{server.setter}"
-    query = _GIVE_BACK.format(setter, server.setter_takes)
-    server.rows(query, left, [sessions[pid] for pid in left])
+    server.rows(_GIVE_BACK, left, [sessions[pid] for pid in left])
 
 
 def reset_queries(server: Server) -> None:

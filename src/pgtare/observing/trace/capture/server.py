@@ -88,13 +88,16 @@ class Server:
         if self.mismatch and not any_version:
             raise module_versions.VersionMismatch(self.mismatch)
         of = "trace}.sql_trace" if self.has_calls else "waits}.wait_event_timing"
+        self._names["setter"] = sql.SQL(f"{{{of}_set").format(**self._names)
+        self._names["level"] = sql.SQL(self.setter_takes)
         self.rows(f"SELECT * FROM {{{of}_info()")
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of a query; bytes come as they are, not as text.
 
-        {trace} and {waits} are the schemas of sql_trace and of wait_event_timing, {own} is our
-        process; 0 behind a pooler, where our session is one of the application's as well.
+        {trace} and {waits} are the schemas of sql_trace and of wait_event_timing, {setter} is what
+        has a session traced at a level of the type {level}; {own} is our process, 0 behind a
+        pooler, where our session is one of the application's as well.
         """
         text = sql.SQL(query).format(**self._names)
         return pooler.rows(self.conn, text, *values, binary=True)
@@ -126,10 +129,8 @@ class Server:
 
     def trace(self, pid: int, level: int) -> None:
         """Have a session traced, as long as nobody ends that."""
-        if self.has_calls:
-            self.rows("SELECT {trace}.sql_trace_set(%s::int4, %s::int4)", pid, level)
-        else:
-            self.rows("SELECT {waits}.wait_event_timing_set(%s::int4, 'trace'::text)", pid)
+        wanted = level if self.has_calls else "trace"
+        self.rows("SELECT {setter}(%s::integer, %s::{level})", pid, wanted)
 
     def level(self, asked: int | None) -> int:
         """The level of a recording; if none was asked for, all that can be recorded."""

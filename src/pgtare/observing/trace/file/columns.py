@@ -211,20 +211,17 @@ def _decode_pieces(
     return values
 
 
-def _width(values: Integers) -> int:
-    """Bytes in which all but a few of the values fit."""
+def _width(values: Integers) -> tuple[int, Integers]:
+    """Bytes in which all but a few of the values fit, and where those few are."""
     for width in range(1, 8):
-        outside = (values < 0) | (values >= 1 << 8 * width)
-        if np.count_nonzero(outside) <= _OUTLIERS * len(values):
-            return width
-    return 8
+        outside = np.flatnonzero((values < 0) | (values >= 1 << 8 * width))
+        if len(outside) <= _OUTLIERS * len(values):
+            return width, outside
+    return 8, np.zeros(0, np.int64)
 
 
 def _planes(values: Integers, compress: zstd.ZstdCompressor) -> bytes:
-    width = _width(values)
-    outliers = np.zeros(0, np.int64)
-    if width < 8:
-        outliers = np.flatnonzero((values < 0) | (values >= 1 << 8 * width))
+    width, outliers = _width(values)
     kept = values.copy()
     kept[outliers] = 0
     octets = kept.astype("<i8").view(np.uint8).reshape(-1, 8)

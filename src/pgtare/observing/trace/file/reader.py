@@ -73,6 +73,10 @@ class Waits:
     calls: Integers
 
 
+NO_WAITS = Waits(*(np.zeros(0, np.int64),) * 4)
+_NO_MARKS = {name: np.zeros(0, np.int64) for name in COLUMNS[Table.MARKS]}
+
+
 @dataclass
 class Trace:
     """What a trace holds. end: how the recording ended; None: it is still written, or was killed.
@@ -104,6 +108,14 @@ class Trace:
     def client_events(self) -> list[int]:
         """The numbers of events in which a session waits for its client."""
         return [number for number, event in self.events.items() if event.type == "Client"]
+
+    def waits_of(self, ring: int) -> Waits:
+        """The waits of a ring, of which there may be none."""
+        return self.waits.get(ring, NO_WAITS)
+
+    def marks_of(self, ring: int) -> dict[str, Integers]:
+        """Its marks, of which there may be none."""
+        return self.marks.get(ring, _NO_MARKS)
 
     def label(self, event: int) -> str:
         """An event as its users write it."""

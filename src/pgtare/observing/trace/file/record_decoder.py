@@ -193,17 +193,14 @@ class _Decoder:
             calls[name] = words[at + i].astype(calls.dtype[name])
         for name in ("start", "busy", "cpu"):
             calls[name] = _sane(calls[name])
-        for i in np.flatnonzero(calls["flags"] & (SHARED | LOCAL | WAL)).tolist():
-            end = int(offsets[i] + sizes[i])
-            found = _buffers(data[int(offsets[i]) + _CALL : end], int(calls["flags"][i]))
-            if found is not None:
-                self.into.buffers[int(calls["call"][i])] = found
-        for i in np.flatnonzero(calls["flags"] & SEVERAL).tolist():
-            many = _fetches(
-                data[int(offsets[i]) + _CALL : int(offsets[i] + sizes[i])], int(calls["flags"][i])
-            )
-            if many is not None:
-                self.into.fetches[int(calls["call"][i])] = many
+        for i in np.flatnonzero(calls["flags"] & (SHARED | LOCAL | WAL | SEVERAL)).tolist():
+            number, flags = int(calls["call"][i]), int(calls["flags"][i])
+            rest = data[int(offsets[i]) + _CALL : int(offsets[i] + sizes[i])]
+            found = _buffers(rest, flags)
+            if flags & (SHARED | LOCAL | WAL) and found is not None:
+                self.into.buffers[number] = found
+            if flags & SEVERAL and (many := _fetches(rest, flags)) is not None:
+                self.into.fetches[number] = many
         return calls
 
     def _fused(self, r: bytes, when: int, call: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,19 +146,31 @@ def _ints(values: Any) -> np.ndarray[Any, Any]:
     return np.asarray(values, np.int64)
 
 
+def _unsigned(values: Any) -> np.ndarray[Any, Any]:
+    return np.array(values, np.uint64)
+
+
+def _in_bounds(number: int) -> int:
+    """Numbers in JSON have no limit."""
+    return max(min(number, 2**31), -1)
+
+
+def _table(
+    rows: Sequence[tuple[Any, ...]], **columns: Callable[[Any], np.ndarray[Any, Any]]
+) -> Columns:
+    """The columns of rows, each made by its function."""
+    values = zip(*rows, strict=True) if rows else [()] * len(columns)
+    return {name: of(list(v)) for (name, of), v in zip(columns.items(), values, strict=True)}
+
+
 def _processes(ledger: Ledger) -> Columns:
-    found = ledger.processes
-    return {
-        "process": _ints(range(len(found))),
-        "pid": _ints([p.ring.pid for p in found]),
-        "leader_pid": _ints([p.leader_pid or 0 for p in found]),
-        "user": _texts([p.ring.user for p in found]),
-        "database": _texts([p.ring.database for p in found]),
-        "application": _texts([p.ring.application for p in found]),
-        "client": _texts([p.ring.client for p in found]),
-        "begin": _ints([p.begin for p in found]),
-        "end": _ints([p.end for p in found]),
-    }
+    rows = [
+        (i, r.pid, r.leader_pid or 0, r.user, r.database, r.application, r.client, p.begin, p.end)
+        for i, p, r in ((i, p, p.ring) for i, p in enumerate(ledger.processes))
+    ]
+    numbers = {"process": _ints, "pid": _ints, "leader_pid": _ints}
+    names = dict.fromkeys(("user", "database", "application", "client"), _texts)
+    return _table(rows, **numbers, **names, begin=_ints, end=_ints)
 
 
 def _calls(ledger: Ledger) -> Columns:
@@ -236,76 +248,57 @@ def _requests(ledger: Ledger) -> Columns:
 
 def _transactions(ledger: Ledger) -> Columns:
     rows = [
-        (i, p.zero, *event)
+        (i, _EVENTS.get(event), xid, p.zero + start, p.zero + when)
         for i, p in enumerate(ledger.processes)
-        for event in p.stream.transactions.tolist()
+        for event, when, xid, start in p.stream.transactions.tolist()
     ]
-    return {
-        "process": _ints([process for process, *_ in rows]),
-        "event": _texts([_EVENTS.get(event) for _, _, event, _, _, _ in rows]),
-        "xid": np.array([xid for *_, xid, _ in rows], np.uint64),
-        "start": _ints([zero + start for _, zero, *_, start in rows]),
-        "when": _ints([zero + when for _, zero, _, when, _, _ in rows]),
-    }
+    return _table(rows, process=_ints, event=_texts, xid=_unsigned, start=_ints, when=_ints)
 
 
 def _plans(ledger: Ledger) -> Columns:
     """Each plan once, by node; sessions share the numbers of their plans."""
     found = {plan: raw for p in ledger.processes for plan, raw in p.stream.plans.items()}
-    rows = [(plan, node) for plan, raw in found.items() for node in of_plan(raw).values()]
-    return {
-        "plan": np.array([plan for plan, _ in rows], np.uint64),
-        "node": _ints([max(min(node.id, 2**31), -1) for _, node in rows]),  # JSON has no limit
-        "parent": _ints([max(min(node.parent, 2**31), -1) for _, node in rows]),
-        "kind": _texts([node.kind for _, node in rows]),
-        "relation": _texts([node.relation for _, node in rows]),
-        "index": _texts([node.index for _, node in rows]),
-    }
+    rows = [
+        (plan, _in_bounds(node.id), _in_bounds(node.parent), node.kind, node.relation, node.index)
+        for plan, raw in found.items()
+        for node in of_plan(raw).values()
+    ]
+    numbers = {"plan": _unsigned, "node": _ints, "parent": _ints}
+    return _table(rows, **numbers, kind=_texts, relation=_texts, index=_texts)
 
 
 def _rowsources(ledger: Ledger) -> Columns:
+    limit = 2**63 - 1
+    names = ("node", "flags", "calls", "rows", "loops", "time", "low", "high")
     rows = [
-        (i, run, node)
+        (
+            *(i, run.plan, min(run.call, limit), run.sampling),
+            *(min(getattr(node, name), limit) for name in names),
+        )
         for i, p in enumerate(ledger.processes)
         for run in p.stream.rowsources
         for node in run.nodes
     ]
-    limit = 2**63 - 1
-    names = ("node", "flags", "calls", "rows", "loops", "time", "low", "high")
-    return {
-        "process": _ints([i for i, _, _ in rows]),
-        "plan": np.array([run.plan for _, run, _ in rows], np.uint64),
-        "call": _ints([min(run.call, limit) for _, run, _ in rows]),
-        "sampling": _ints([run.sampling for _, run, _ in rows]),
-        **{name: _ints([min(getattr(n, name), limit) for *_, n in rows]) for name in names},
-    }
+    numbers = dict.fromkeys(("call", "sampling", *names), _ints)
+    return _table(rows, process=_ints, plan=_unsigned, **numbers)
 
 
 def _errors(ledger: Ledger) -> Columns:
-    rows = [(i, p, e) for i, p in enumerate(ledger.processes) for e in p.stream.errors]
-    return {
-        "process": _ints([i for i, _, _ in rows]),
-        "when": _ints([p.zero + e.when for _, p, e in rows]),
-        "call": _ints([e.call for _, _, e in rows]),
-        "sqlstate": _texts([e.sqlstate for _, _, e in rows]),
-        "severity": _texts([e.severity for _, _, e in rows]),
-        "message": _texts([e.message for _, _, e in rows]),
-    }
+    rows = [
+        (i, p.zero + e.when, e.call, e.sqlstate, e.severity, e.message)
+        for i, p in enumerate(ledger.processes)
+        for e in p.stream.errors
+    ]
+    numbers = {"process": _ints, "when": _ints, "call": _ints}
+    return _table(rows, **numbers, sqlstate=_texts, severity=_texts, message=_texts)
 
 
 def _binds(ledger: Ledger) -> Columns:
     rows = [
-        (i, call, n, bind)
+        (i, call, n, bind.type, bind.state, bind.length, bind.data.hex())
         for i, p in enumerate(ledger.processes)
         for call, binds in p.stream.binds.items()
         for n, bind in enumerate(binds, 1)
     ]
-    return {
-        "process": _ints([r[0] for r in rows]),
-        "call": _ints([r[1] for r in rows]),
-        "parameter": _ints([r[2] for r in rows]),
-        "type": _ints([r[3].type for r in rows]),
-        "state": _texts([r[3].state for r in rows]),
-        "length": _ints([r[3].length for r in rows]),
-        "hex": _texts([r[3].data.hex() for r in rows]),
-    }
+    numbers = {"process": _ints, "call": _ints, "parameter": _ints, "type": _ints}
+    return _table(rows, **numbers, state=_texts, length=_ints, hex=_texts)

@@ -22,6 +22,7 @@ from pgtare.observing.trace.analysis.profile import Scope
 from pgtare.observing.trace.analysis.statements import report
 from pgtare.observing.trace.analysis.texts import StatementLabels, statement_labels
 from pgtare.observing.trace.documents import TracedStatement, TraceProfile
+from pgtare.observing.trace.file import reader
 from pgtare.observing.trace.file.blocks import SUFFIX
 from pgtare.observing.trace.file.records import CallKind
 from pgtare.observing.trace.output import active_sessions, show, waterfall
@@ -101,11 +102,10 @@ def _processes(ledger: Ledger) -> str:
 
 
 def _began(ledger: Ledger) -> str:
-    try:
-        began = datetime.fromisoformat(str(ledger.trace.recording.get("began")))
-        return f"{began.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError):  # a damaged file
+    began = reader.moment(ledger.trace.recording.get("began"))
+    if not began:
         return "time unknown"
+    return f"{datetime.fromtimestamp(began // 10**9, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _span(ledger: Ledger, began: str) -> str:

@@ -63,6 +63,7 @@ def draw(
     """One process (by index) from begin to end: calls by depth, its waits, its workers."""
     process = ledger.processes[index]
     scale = WIDTH / max(end - begin, 1)
+    y = 0
     bars: list[Bar] = []
     rows: list[tuple[str, int]] = []
     left_out = 0
@@ -71,7 +72,12 @@ def draw(
     inside = (calls["end"] > begin) & (calls["start"] < end)
     own, calls = own[inside], calls[inside]
     level = _levels(calls)
-    y = 0
+
+    def draw_bar(start: int, stop: int, color: str, title: str) -> None:
+        x = round((max(start, begin) - begin) * scale, 2)
+        width = round((min(stop, end) - max(start, begin)) * scale, 2)
+        bars.append(Bar(x, max(width, 0.3), y, color, title))
+
     for depth in range(min(int(level.max(initial=-1)) + 1, _DEPTH)):
         rows.append(("calls" if not depth else f"within, {depth}", y))
         which = np.flatnonzero(level == depth)
@@ -83,7 +89,7 @@ def draw(
             text = labels.names[int(labels.of_call[own[i]])][:500]
             start, stop = int(calls["start"][i]), int(calls["end"][i])
             hint = f"{call_name(kind)}, {length}: {text}"
-            bars.append(_bar(start, stop, begin, end, scale, y, f"k{kind}", hint))
+            draw_bar(start, stop, f"k{kind}", hint)
         y += ROW
     for who, name in [(process, "waits"), *_workers(ledger, process, begin, end)]:
         rows.append((name, y))
@@ -92,13 +98,12 @@ def draw(
         kept = near[_longest(w.length[near])]
         left_out += len(near) - len(kept)
         if name != "waits":
-            bars.append(_bar(who.begin, who.end, begin, end, scale, y, "k4", f"{name} works"))
+            draw_bar(who.begin, who.end, "k4", f"{name} works")
         for i in kept.tolist():
             label = ledger.name(int(w.event[i]))
             color = _COLORS.get(label.partition("/")[0], _OTHERS)
             hint = f"{label}, {numbers.duration(int(w.length[i]) / 1000)}"
-            stop = int(w.start[i] + w.length[i])
-            bars.append(_bar(int(w.start[i]), stop, begin, end, scale, y, color, hint))
+            draw_bar(int(w.start[i]), int(w.start[i] + w.length[i]), color, hint)
         y += ROW
     return Waterfall(title, numbers.duration((end - begin) / 1000), bars, rows, y, left_out)
 
@@ -109,14 +114,6 @@ def _workers(ledger: Ledger, leader: Process, begin: int, end: int) -> list[tupl
         for p in ledger.processes
         if p.leader_pid == leader.ring.pid and p.begin < end and p.end > begin
     ][:16]
-
-
-def _bar(
-    start: int, stop: int, begin: int, end: int, scale: float, y: int, color: str, title: str
-) -> Bar:
-    left, right = max(start, begin), min(stop, end)
-    x = round((left - begin) * scale, 2)
-    return Bar(x, max(round((right - left) * scale, 2), 0.3), y, color, title)
 
 
 def _longest(length: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
