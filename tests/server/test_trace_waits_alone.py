@@ -51,7 +51,7 @@ def test_record_keeps_what_a_session_waited_for(
     out = tmp_path / "recording"
     done = json.loads(record(timed, out, "--duration", "2s", "--json").stdout)
     assert (done["calls"], done["call_bytes"], done["lost_waits"]) == (False, 0, 0)
-    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
     book = ledger(load(out))
     assert not book.notes
     pid = sleeping.info.backend_pid
@@ -297,7 +297,7 @@ def test_a_full_disk_ends_the_recording_with_1(
         assert recorder.returncode == 1, (out, err)
         assert "Traceback" not in err
         (message,) = [line for line in err.splitlines() if line.startswith("pgtare: ")]
-        assert f"the disk of {rec} is full; {rec} holds what came before" in message
+        assert f"the disk of {rec.parent} is full; {rec} holds what came before" in message
         assert f"`pgtare trace profile {rec}`" in message
         assert one(observer, TRACED) == 0
         found = load(rec)

@@ -18,8 +18,8 @@ from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.record_decoder import decode
 from pgtare.observing.trace.file.records import ESTIMATED, FAILED, CallKind
-from pgtare.observing.trace.output.page import page
 from pgtare.observing.trace.output.active_sessions import over_time
+from pgtare.observing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
 from tests.unit.made_traces import (
     MS,

@@ -179,7 +179,9 @@ def test_a_limit_that_nothing_fits_in_leaves_nothing(tmp_path: Path) -> None:
 def test_a_directory_of_kept_traces_names_one(tmp_path: Path) -> None:
     one = tmp_path / "kept-1.pgtrace"
     Writer(one, b"{}", Limits(reserve=0)).close(b"{}")
-    with pytest.raises(UsageError, match=f"it is a directory: name one of its files, such as {one}"):
+    with pytest.raises(
+        UsageError, match=f"it is a directory: name one of its files, such as {one}"
+    ):
         load(tmp_path)
 
 

@@ -86,4 +86,3 @@ def _list_or_show(
     destination.write(incident.to_json())
     if not destination.printed:
         cli.stdout().print(incident_view(incident), highlight=False)
-

@@ -185,7 +185,6 @@ def _matches(labels: StatementLabels, wanted: str) -> list[bool]:
     return [any(part in text.lower() for text in found) for found in texts]
 
 
-
 def _by_event(ledger: Ledger, entries: LedgerEntries) -> Bookings:
     met, key = np.unique(entries.component, return_inverse=True)
     return [ledger.name(int(c)) for c in met], np.asarray(key), entries.ns, entries.times

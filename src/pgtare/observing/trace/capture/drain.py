@@ -364,9 +364,7 @@ class Drain:
             if waits is None:
                 who = {"kind": "waits", "leader_pid": found.leader_pid, **_names(session)}
                 number = self._new(found.pid, found.started, who)
-                waits = _Waits(
-                    found.pid, found.started, number=number, leader_pid=found.leader_pid
-                )
+                waits = _Waits(found.pid, found.started, number=number, leader_pid=found.leader_pid)
                 self.rings[found.pid, found.started] = waits
             if not waits.done:
                 busy |= self._drain_waits(waits)

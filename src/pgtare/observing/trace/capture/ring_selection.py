@@ -53,7 +53,7 @@ class Choice:
 
     target: Target
     began: datetime
-    before: dict[Key, int]
+    before: dict[Key, int] = field(default_factory=dict)
     _meant: dict[Key, Key | None] = field(default_factory=dict)
     _others: set[Key] = field(default_factory=set)
     _traced: set[Key] = field(default_factory=set)

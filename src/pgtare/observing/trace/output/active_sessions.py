@@ -42,7 +42,6 @@ _COLORS = {
 }
 
 
-
 @dataclass
 class OverTime:
     """edges_s: the bounds of the bins of time, since the trace began.
@@ -101,7 +100,6 @@ def occupancy(start: Floats, end: Floats, edges: Floats, weight: Floats) -> Floa
 
     covered = np.diff(ramps(start) - ramps(end))
     return np.asarray(np.maximum(covered, 0.0) / np.diff(edges), dtype=np.float64)
-
 
 
 def chart(times: OverTime) -> Chart | None:

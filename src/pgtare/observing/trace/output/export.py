@@ -156,7 +156,7 @@ def _in_bounds(number: int) -> int:
 
 
 def _table(
-    rows: Sequence[tuple[Any, ...]], **columns: Callable[[Any], np.ndarray[Any, Any]]
+    rows: Sequence[tuple[Any, ...]], /, **columns: Callable[[Any], np.ndarray[Any, Any]]
 ) -> Columns:
     """The columns of rows, each made by its function."""
     values = zip(*rows, strict=True) if rows else [()] * len(columns)
