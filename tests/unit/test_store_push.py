@@ -111,6 +111,7 @@ class Faults(StoreConnection):
 
 
 Make = Callable[[Path], SpoolPusher]
+QUIET_S = "pgtare.keeping.store.pusher.QUIET_S"
 
 
 @pytest.fixture
@@ -315,6 +316,13 @@ def test_a_wiped_spool_begins_another_one(
     assert differences(store, root, copy) == {}
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other agent sent lately."""
+    monkeypatch.setattr(QUIET_S, 0.0)
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_spool_restored_from_a_copy_waits_for_a_repair(
     tmp_path: Path, store: StoreConnection, make: Make
 ) -> None:
@@ -377,6 +385,7 @@ def test_the_pace_of_retries() -> None:
     assert [push_thread.wait_s(n) for n in (1, 2, 3, 6, 50)] == [2, 4, 8, 60, 60]
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(("lost", "meanwhile"), [(8, 0), (4, 6), (8, 20), (100, 120)])
 def test_a_spool_restored_with_its_memory_is_noticed(
     tmp_path: Path, store: StoreConnection, make: Make, lost: int, meanwhile: int
@@ -453,22 +462,51 @@ def test_a_full_disk_does_not_end_sending(
     assert push_memory.read(tmp_path) == pusher.memory
 
 
-def test_a_cloned_agent_is_noticed(tmp_path: Path, store: StoreConnection, make: Make) -> None:
+def test_a_cloned_agent_is_noticed(
+    tmp_path: Path, store: StoreConnection, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both go on from the same commit, and neither starts again."""
     root, copy = tmp_path / "spool", tmp_path / "copy"
     filled(root, 1, COMMITS)
     make(root).step()
     shutil.copytree(root, copy)
-    pusher, other = make(root), make(copy)
-    assert not pusher.step()
+    first, other = make(root), make(copy)
+    assert not first.step()
     assert not other.step()
     filled(root, COMMITS + 1, 2 * COMMITS)
     filled(copy, 501, 500 + COMMITS)
-    pusher.step()
-    with pytest.raises(StoreError, match="another agent sends the same spool"):
-        other.step()
+    first.step()
+    for _ in range(2):
+        with pytest.raises(StoreError, match="another agent sends the same spool"):
+            other.step()
     filled(root, 2 * COMMITS + 1, 3 * COMMITS)
-    pusher.step()
+    first.step()
+    assert partial(store, root) == []
+    assert differences(store, root) == {}
+    monkeypatch.setattr(QUIET_S, 0.0)  # the first one has gone
+    with pytest.raises(StoreError, match="went back to commit 4"):
+        other.step()
+    for one in partial(store, copy):
+        repair.delete(store, one)
+    send_all(other)
+    assert differences(store, copy) == {}
+
+
+@pytest.mark.parametrize("commits", [0, COMMITS, 4 * COMMITS])
+def test_a_clone_that_starts_later_is_no_restored_spool(
+    tmp_path: Path, store: StoreConnection, make: Make, commits: int
+) -> None:
+    root, copy = tmp_path / "spool", tmp_path / "copy"
+    filled(root, 1, COMMITS)
+    first = make(root)
+    first.step()
+    shutil.copytree(root, copy)
+    filled(root, COMMITS + 1, 3 * COMMITS)
+    send_all(first)
+    filled(copy, 501, 500 + commits)
+    with pytest.raises(StoreError, match="another agent sends the same spool"):
+        make(copy).step()
+    assert partial(store, root) == [], "a repair must not delete what the first one sent"
     assert differences(store, root) == {}
 
 

@@ -19,7 +19,7 @@ from pgtare.errors import PgtareError
 from pgtare.interrupt import compute_in_one_thread
 from pgtare.keeping.live import query_text, store_views
 from pgtare.keeping.spool.tables import TABLES
-from pgtare.keeping.store import address, repair
+from pgtare.keeping.store import address, pushed_rows, repair
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect
 
 #: As DuckDB answers: NULL where a join has no match; and no query takes the server's memory.
@@ -70,15 +70,9 @@ class StoreWorker:
         """What was sent of each spool, and which tables have partial commits."""
         if time.monotonic() - self._read_at < _FRESH_S:
             return
-        found = connection.rows(
-            "SELECT spool, argMax(seq, at), argMax(rolled_us, at) "
-            f"FROM {connection.database}.pushes GROUP BY spool"
-        )
-        self._rolled_us = {
-            str(spool): {str(name): int(us) for name, us in dict(rolled).items()}
-            for spool, _, rolled in found
-        }
-        self._seq = sum(int(seq) for _, seq, _ in found)
+        found = pushed_rows.pushes(connection)
+        self._rolled_us = {push.spool: push.rolled_us for push in found}
+        self._seq = sum(push.seq for push in found)
         self._partial = {}
         for one in repair.partial_seqs(connection):
             self._partial[one.table] = self._partial.get(one.table, 0) + len(one.seqs)

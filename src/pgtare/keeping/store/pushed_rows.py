@@ -168,16 +168,37 @@ def ever_partial(connection: StoreConnection, spool: str, to: int) -> tuple[Part
     return tuple(PartialPush(table, day, tuple(seqs)) for (table, day), seqs in days.items())
 
 
-def last_push(connection: StoreConnection, spool: str) -> tuple[int, dict[str, int]] | None:
-    """The last commit that was sent whole, and up to where the rolled-up tables go then."""
+class Push(NamedTuple):
+    """What was sent of a spool: all commits up to seq, the last of them age_s ago.
+
+    rolled_us: up to where the rolled-up tables go then. unsent_rows: what the spool dropped before
+    it was sent.
+    """
+
+    spool: str
+    seq: int
+    rolled_us: dict[str, int]
+    unsent_rows: int
+    age_s: float
+
+
+def pushes(connection: StoreConnection, spool: str | None = None) -> list[Push]:
+    """What was sent of a spool, or of each; the newest first."""
+    where = "" if spool is None else f"WHERE spool = {quoted(spool)} "
     found = connection.rows(
-        f"SELECT argMax(seq, at), argMax(rolled_us, at) FROM {connection.database}.pushes "
-        "WHERE spool = {spool:String} GROUP BY spool",
-        {"spool": spool},
+        "SELECT spool, argMax(seq, at), argMax(rolled_us, at), argMax(unsent_rows, at), "
+        "toFloat64(dateDiff('second', max(at), now64(3))) "
+        f"FROM {connection.database}.pushes {where}GROUP BY spool ORDER BY max(at) DESC"
     )
-    if not found:
-        return None
-    return int(found[0][0]), {str(name): int(us) for name, us in dict(found[0][1]).items()}
+    return [
+        Push(str(name), int(seq), {str(k): int(us) for k, us in dict(rolled).items()}, int(n), age)
+        for name, seq, rolled, n, age in found
+    ]
+
+
+def last_push(connection: StoreConnection, spool: str) -> Push | None:
+    """What was sent of a spool; None: nothing."""
+    return next(iter(pushes(connection, spool)), None)
 
 
 def note_push(

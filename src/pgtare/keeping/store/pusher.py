@@ -4,8 +4,9 @@ Commits go in windows, all tables of a window one after the other, one insert fo
 The server leaves out an insert whose token it knows; that is the first line of defence. The second:
 after an error, and at the start, the rows of each commit are counted in the store. All there: done.
 None there: sent. Some there: kept and marked, until `pgtare store repair` has deleted them. At the
-start the last commits are compared with those of the store: a copy of a spool, restored or cloned,
-gives the same numbers to other rows.
+start, and after an error, the last commits are compared with those of the store: a copy of a spool
+gives the same numbers to other rows. If rows came of late, it is a clone, and another agent sends;
+else it is a spool that was restored.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from pgtare.keeping.store.pushed_rows import PushUnit
 
 #: A window of late commits has at most about this many rows of a table.
 MOST_ROWS = 50_000
-#: At a start, this many of the last commits are compared with the store.
+#: This many of the last commits are compared with the store.
 _COMPARED = 64
+#: Another agent has gone if the store had no rows of the spool for this long, s.
+QUIET_S = 600.0
 _LAST = (1 << 63) - 1
 #: How many times to look again for a file that was replaced while it was read.
 _TRIES = 3
@@ -54,12 +57,11 @@ class SpoolPusher:
         self._reader = CommitReader(root)
         self._connection: StoreConnection | None = None
         self._repairs: dict[tuple[str, str, int], int] = {}
-        #: Whether the store may have rows that nobody remembers.
-        self._unsure = True
-        #: Up to this commit it may have such rows.
+        #: Up to this commit the store may have rows that nobody remembers.
         self._unsure_to = 0
         #: The commit up to which it was sent last, as far as is known here.
         self._pushed_to = 0
+        #: None before the store was asked what it has: at the start, and after an error.
         self.memory: PushMemory | None = None
         #: Whether the file says the same.
         self._written = True
@@ -79,7 +81,7 @@ class SpoolPusher:
         try:
             return self._step()
         except BaseException:
-            self._unsure = True
+            self.memory = None
             self.close()
             raise
 
@@ -95,18 +97,13 @@ class SpoolPusher:
         if self._connection is None:
             self._connection = self._connect()
         connection = self._connection
-        memory = self._remembered(connection, content)
-        if self._unsure:
-            self._repairs = pushed_rows.repairs(connection, content.uuid)
-            if memory.partial:
-                memory = self._try_partial(connection, content, memory)
+        unsure = self.memory is None
+        memory = self._note(self.memory or self._at_start(connection, content))
         to = memory.sending_to or self._next(content, memory.sent_seq)
         self.behind = content.seq - memory.sent_seq
         if to is None:
-            self._unsure = False
             return False
-        memory = self._send_window(connection, content, memory, to)
-        self._unsure = False
+        self._send_window(connection, content, memory, to, unsure=unsure)
         self.behind = content.seq - to
         self._reader.forget_others(content)
         return self._next(content, to) is not None
@@ -116,41 +113,37 @@ class SpoolPusher:
 
     def look_at_partial(self) -> None:
         """Ask the store about what it had only in part, in the next step."""
-        self._unsure = True
+        self.memory = None
 
     # What was sent
 
-    def _remembered(self, connection: StoreConnection, content: SpoolManifest) -> PushMemory:
-        memory, begins = self.memory, self.memory is None
-        if memory is None:
-            memory = self._at_start(connection, content)
-        if self._unsure:
-            pushed_rows.check_replica(connection, memory.replica)
-        newest = max(memory.sent_seq, memory.sending_to or 0, self._unsure_to)
-        back = memory.rewound_to
-        if back is None and begins:
-            back = self._lost_after(connection, content)
-        if back is None and begins:
-            back = self._parted_after(connection, content, min(newest, content.seq))
-        if back is None and newest > content.seq:
-            back = content.seq
-        if back is not None:
-            memory = self._rewound(connection, content, memory, back)
-        return self._note(memory)
-
     def _at_start(self, connection: StoreConnection, content: SpoolManifest) -> PushMemory:
-        """What the file says, or the store; and up to which commit the store has any rows."""
+        """What was sent, by the file and the store. Raises StoreError if nothing may be sent."""
         memory = push_memory.read(self._root)
         last = pushed_rows.last_push(connection, content.uuid)
         if memory is None or memory.spool != content.uuid:
-            seq, rolled_us = last or (0, {})
+            seq, rolled_us = (last.seq, last.rolled_us) if last else (0, {})
             partial = pushed_rows.ever_partial(connection, content.uuid, seq)
             memory = PushMemory(content.uuid, seq, rolled_us=rolled_us, partial=partial)
             if last is not None:
                 self._report("warning", f"{push_memory.FILE} was lost: the store was asked")
-        self._unsure, self._pushed_to = True, last[0] if last else 0
+        pushed_rows.check_replica(connection, memory.replica)
+        self._pushed_to = last.seq if last else 0
         self._unsure_to = pushed_rows.newest_seq(connection, content.uuid, memory.sent_seq)
-        return memory
+        back = memory.rewound_to
+        if back is None:
+            back = self._lost_after(connection, content)
+        if back is None:
+            newest = max(memory.sending_to or 0, self._unsure_to)
+            back = self._parted_after(connection, content, min(newest, content.seq))
+            if back is None and newest > content.seq:
+                back = content.seq
+            if back is not None and last is not None and last.age_s < QUIET_S:
+                raise _another_agent()
+        if back is not None:
+            memory = self._rewound(connection, content, memory, back)
+        self._repairs = pushed_rows.repairs(connection, content.uuid)
+        return self._try_partial(connection, content, memory) if memory.partial else memory
 
     def _lost_after(self, connection: StoreConnection, content: SpoolManifest) -> int | None:
         """The commit before one that the spool has lost and the store has; None: there is none."""
@@ -202,7 +195,6 @@ class SpoolPusher:
         self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory, back: int
     ) -> PushMemory:
         """The spool lost its last commits, and uses their numbers again. Raises StoreError."""
-        self._unsure = True
         left = pushed_rows.commits_between(connection, content.uuid, back, _LAST)
         if not left:
             partial = tuple(one for one in memory.partial if max(one.seqs) <= back)
@@ -246,7 +238,7 @@ class SpoolPusher:
                 left.append(replace(one, seqs=tuple(sorted(found.part))))
             else:
                 self._report("info", f"{one.table} of {one.day} is complete in the store now")
-        return self._note(replace(memory, partial=tuple(left)))
+        return replace(memory, partial=tuple(left))
 
     def _partial_unit(self, content: SpoolManifest, one: PartialPush) -> PushUnit | None:
         for unit in self._units(content, one.table, min(one.seqs) - 1, max(one.seqs)):
@@ -258,19 +250,23 @@ class SpoolPusher:
     # Windows
 
     def _send_window(
-        self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory, to: int
-    ) -> PushMemory:
+        self,
+        connection: StoreConnection,
+        content: SpoolManifest,
+        memory: PushMemory,
+        to: int,
+        *,
+        unsure: bool,
+    ) -> None:
+        """unsure: whether the store may have some of its rows already."""
         last = pushed_rows.last_push(connection, content.uuid)
-        if last is not None and last[0] > max(self._pushed_to, memory.sending_to or 0):
-            raise StoreError(
-                "another agent sends the same spool: one of the two is a copy, as of a cloned "
-                "machine; stop one of them, and let it begin a new spool"
-            )
+        if last is not None and last.seq > max(self._pushed_to, memory.sending_to or 0):
+            raise _another_agent()
         rolled_us, partial = dict(memory.rolled_us), list(memory.partial)
         memory = self._note(
             replace(memory, sending_to=to, replica=memory.replica or connection.replica())
         )
-        unsure = self._unsure or memory.sent_seq < self._unsure_to
+        unsure = unsure or memory.sent_seq < self._unsure_to
         for name, table in TABLES.items():
             for unit in self._units(content, name, memory.sent_seq, to):
                 if unsure:
@@ -287,7 +283,7 @@ class SpoolPusher:
         unsent = sum(dropped.unsent_rows for dropped in content.dropped.values())
         pushed_rows.note_push(connection, content.uuid, to, rolled_us, unsent)
         self._pushed_to = max(self._pushed_to, to)
-        return self._note(
+        self._note(
             replace(
                 memory, sent_seq=to, sending_to=None, rolled_us=rolled_us, partial=tuple(partial)
             )
@@ -344,3 +340,11 @@ class SpoolPusher:
                 return
         for day, rows in found:
             yield PushUnit(content.uuid, table, day, rows)
+
+
+def _another_agent() -> StoreError:
+    return StoreError(
+        "another agent sends the same spool, or did within the last ten minutes: one of the two "
+        "is a copy, as of a cloned machine; stop one of them, and let it begin a new spool. If "
+        "this spool was restored from a copy, it goes on once these minutes are over"
+    )

@@ -10,9 +10,10 @@ import time
 from dataclasses import dataclass
 
 from pgtare.keeping.spool.tables import TABLES
-from pgtare.keeping.store import repair, roles, store_schema
+from pgtare.keeping.store import pushed_rows, repair, roles, store_schema
 from pgtare.keeping.store.address import StoreAddress
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect, quoted
+from pgtare.keeping.store.pushed_rows import Push
 from pgtare.keeping.store.repair import PartialCommits
 
 #: The oldest version that has all that the schema uses.
@@ -22,19 +23,6 @@ _CLOCK_S = 5.0
 #: How long an agent's check waits for an answer, s.
 _ANSWER_S = 10.0
 _NUMBER = re.compile(r"(\d+)\.(\d+)")
-
-
-@dataclass(frozen=True)
-class StoreSpool:
-    """What a store has of a spool: all commits up to seq, the newest of them age_s ago.
-
-    unsent_rows: what the spool dropped before it was sent.
-    """
-
-    spool: str
-    seq: int
-    age_s: float
-    unsent_rows: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +39,7 @@ class StoreCheck:
     roles: list[str]
     clock_s: float
     tables: int
-    spools: list[StoreSpool]
+    spools: list[Push]
     partial: list[PartialCommits]
     faults: list[str]
     notes: list[str]
@@ -156,17 +144,12 @@ def _roles(connection: StoreConnection) -> list[str]:
     return [name for name in str(found[0][0]).split(",") if name]
 
 
-def _spools(connection: StoreConnection, faults: list[str]) -> list[StoreSpool]:
+def _spools(connection: StoreConnection, faults: list[str]) -> list[Push]:
     try:
-        rows = connection.rows(
-            "SELECT spool, argMax(seq, at), toFloat64(dateDiff('second', max(at), now64(3))), "
-            f"argMax(unsent_rows, at) FROM {connection.database}.pushes GROUP BY spool "
-            "ORDER BY max(at) DESC"
-        )
+        return pushed_rows.pushes(connection)
     except StoreError as ex:
         faults.append(f"the table pushes cannot be read: {ex}")
         return []
-    return [StoreSpool(str(spool), int(seq), age_s, int(rows)) for spool, seq, age_s, rows in rows]
 
 
 def _partial(connection: StoreConnection, notes: list[str]) -> list[PartialCommits]:
