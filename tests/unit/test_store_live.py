@@ -109,8 +109,8 @@ def test_partial_commits_are_left_out(
     asked = request("breakdown", {"rows": "waits", "dimension": "event"}, {"server": SHOP})
     before = of_store.answer(asked)["rows"]
     rows = store.rows(f"SELECT DISTINCT toString(toDate(ts)), seq FROM {store.database}.waits")
-    mark = [f"('{uuid}', {seq}, 'waits', '{day}', {{}}, 0)" for day, seq in rows]
-    pushed_rows.insert_marks(store, (one.format(1) for one in mark))
+    places = [("waits", day, seq) for day, seq in rows]
+    pushed_rows.mark(store, uuid, places, partial=True)
     try:
         fresh = StoreWorker(lambda: store)
         assert fresh.answer(asked)["rows"] == []
@@ -119,7 +119,7 @@ def test_partial_commits_are_left_out(
         other = request("histogram", {"rows": "statements"}, {})
         assert fresh.answer(other)["rows"], "other tables stay"
     finally:
-        pushed_rows.insert_marks(store, (one.format(0) for one in mark))
+        pushed_rows.mark(store, uuid, places, partial=False)
     assert StoreWorker(lambda: store).answer(asked)["rows"] == before
 
 

@@ -65,18 +65,22 @@ class PushUnit:
         inside = np.isin(segments.seqs(self.rows), sorted(seqs))
         return self if inside.all() else replace(self, rows=self.rows.filter(pa.array(inside)))
 
-    def token(self, repairs: int) -> str:
+    def places(self, seqs: Collection[int]) -> list[tuple[str, str, int]]:
+        """Table, day and number of some of its commits."""
+        return [(self.table, self.day, seq) for seq in sorted(seqs)]
+
+    def token(self, number: int) -> str:
         """What tells the server that a second insert has the same rows, to leave it out.
 
         Times are part of it: a spool that was restored from a copy uses numbers of commits again.
-        repairs: rows that were deleted get another token, or they would be left out as well.
+        number: another one has another token, for rows that were deleted since.
         """
         expected = self.expected()
         seqs = sorted(expected)
         content = " ".join(f"{seq} {' '.join(map(str, expected[seq]))}" for seq in seqs)
         digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-        repaired = f"-r{repairs}" if repairs else ""
-        return f"{self.spool}-{seqs[0]}-{seqs[-1]}-{digest}-{self.table}-{self.day}{repaired}"
+        again = f"-r{number}" if number else ""
+        return f"{self.spool}-{seqs[0]}-{seqs[-1]}-{digest}-{self.table}-{self.day}{again}"
 
 
 #: In SQL, what `CommitRows` has.
@@ -126,46 +130,39 @@ def _other_replica(replica: str | None, other: str) -> StoreError:
 
 
 def mark(
-    connection: StoreConnection, unit: PushUnit, seqs: Collection[int], *, partial: bool
+    connection: StoreConnection,
+    spool: str,
+    places: Iterable[tuple[str, str, int]],
+    *,
+    partial: bool,
 ) -> None:
-    """Note in the store that commits of a unit are partial, or no longer."""
-    known = repairs(connection, unit.spool) if seqs else {}
-    values = [
-        f"({quoted(unit.spool)}, {seq}, {quoted(unit.table)}, {quoted(unit.day)}, {int(partial)}, "
-        f"{known.get((unit.table, unit.day, seq), 0)})"
-        for seq in sorted(seqs)
-    ]
-    insert_marks(connection, values)
-
-
-def insert_marks(connection: StoreConnection, values: Iterable[str]) -> None:
-    """Insert rows of partial_segments."""
-    if listed := ", ".join(values):
+    """Note in the store that commits of a table and day are partial, or no longer."""
+    values = ", ".join(
+        f"({quoted(spool)}, {seq}, {quoted(table)}, {quoted(day)}, {int(partial)})"
+        for table, day, seq in places
+    )
+    if values:
         connection.command(
             f"INSERT INTO {connection.database}.partial_segments "
-            f"(spool, seq, table_name, day, state, repairs) VALUES {listed}",
+            f"(spool, seq, table_name, day, state) VALUES {values}",
             {"async_insert": 0},
         )
 
 
-def repairs(connection: StoreConnection, spool: str) -> dict[tuple[str, str, int], int]:
-    """How often rows of a table, day and commit were deleted to be sent again."""
-    found = connection.rows(
-        "SELECT table_name, toString(day), seq, max(repairs) "
-        f"FROM {connection.database}.partial_segments WHERE spool = {{spool:String}} "
-        "GROUP BY table_name, day, seq",
-        {"spool": spool},
-    )
-    return {(str(table), str(day), int(seq)): int(number) for table, day, seq, number in found}
-
-
 def ever_partial(connection: StoreConnection, spool: str, to: int) -> tuple[PartialPush, ...]:
     """Commits up to one that were ever partial: they may have been deleted since then."""
-    days: dict[tuple[str, str], list[int]] = {}
-    for table, day, seq in sorted(repairs(connection, spool)):
-        if seq <= to and table in TABLES:
-            days.setdefault((table, day), []).append(seq)
-    return tuple(PartialPush(table, day, tuple(seqs)) for (table, day), seqs in days.items())
+    found = connection.rows(
+        "SELECT table_name, toString(day), arraySort(groupUniqArray(seq)) "
+        f"FROM {connection.database}.partial_segments "
+        "WHERE spool = {spool:String} AND seq <= {to:Int64} "
+        "GROUP BY table_name, day ORDER BY table_name, day",
+        {"spool": spool, "to": to},
+    )
+    return tuple(
+        PartialPush(str(table), str(day), tuple(map(int, seqs)))
+        for table, day, seqs in found
+        if table in TABLES
+    )
 
 
 class Push(NamedTuple):

@@ -24,9 +24,9 @@ from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
 from pgtare.keeping.store import push_memory, pushed_rows, store_tables
 from pgtare.keeping.store.commit_rows import CommitReader, next_window
-from pgtare.keeping.store.connection import StoreConnection, StoreError, quoted
+from pgtare.keeping.store.connection import StoreConnection, StoreError
 from pgtare.keeping.store.push_memory import PartialPush, PushMemory
-from pgtare.keeping.store.pushed_rows import PushUnit
+from pgtare.keeping.store.pushed_rows import Presence, PushUnit
 
 #: A window of late commits has at most about this many rows of a table.
 MOST_ROWS = 50_000
@@ -37,6 +37,8 @@ QUIET_S = 600.0
 _LAST = (1 << 63) - 1
 #: How many times to look again for a file that was replaced while it was read.
 _TRIES = 3
+#: The server leaves rows out that were deleted, as it knows their token: so many others are tried.
+_MOST_TOKENS = 5
 
 #: Takes a level and a sentence, for a log.
 Report = Callable[[LogLevel, str], None]
@@ -56,7 +58,6 @@ class SpoolPusher:
         self._volume = Volume(root)
         self._reader = CommitReader(root)
         self._connection: StoreConnection | None = None
-        self._repairs: dict[tuple[str, str, int], int] = {}
         #: Up to this commit the store may have rows that nobody remembers.
         self._unsure_to = 0
         #: The commit up to which it was sent last, as far as is known here.
@@ -142,7 +143,6 @@ class SpoolPusher:
                 raise _another_agent()
         if back is not None:
             memory = self._rewound(connection, content, memory, back)
-        self._repairs = pushed_rows.repairs(connection, content.uuid)
         return self._try_partial(connection, content, memory) if memory.partial else memory
 
     def _lost_after(self, connection: StoreConnection, content: SpoolManifest) -> int | None:
@@ -198,17 +198,11 @@ class SpoolPusher:
         left = pushed_rows.commits_between(connection, content.uuid, back, _LAST)
         if not left:
             partial = tuple(one for one in memory.partial if max(one.seqs) <= back)
-            self._unsure_to = 0
+            self._unsure_to = self._pushed_to
             sent = min(memory.sent_seq, back)
             return replace(memory, sent_seq=sent, sending_to=None, partial=partial, rewound_to=None)
         if memory.rewound_to is None:
-            known = pushed_rows.repairs(connection, content.uuid)
-            values = (
-                f"({quoted(content.uuid)}, {seq}, {quoted(table)}, {quoted(day)}, 1, "
-                f"{known.get((table, day, seq), 0)})"
-                for table, day, seq in left
-            )
-            pushed_rows.insert_marks(connection, values)
+            pushed_rows.mark(connection, content.uuid, left, partial=True)
             self._note(replace(memory, rewound_to=back))
         raise StoreError(
             f"the spool went back to commit {back}, as if restored from a copy, and the store has "
@@ -230,10 +224,8 @@ class SpoolPusher:
                     "dropped the rows",
                 )
                 continue
-            found = pushed_rows.presence(connection, unit, memory.replica)
-            pushed_rows.mark(connection, unit, found.full, partial=False)
-            if found.none:
-                self._insert_again(connection, unit.only(found.none), memory)
+            found = self._complete(connection, unit, memory)
+            pushed_rows.mark(connection, content.uuid, unit.places(found.full), partial=False)
             if found.part:
                 left.append(replace(one, seqs=tuple(sorted(found.part))))
             else:
@@ -293,12 +285,10 @@ class SpoolPusher:
         self, connection: StoreConnection, unit: PushUnit, memory: PushMemory
     ) -> list[PartialPush]:
         """Send the commits that the store has nothing of; those that it has in part are left."""
-        found = pushed_rows.presence(connection, unit, memory.replica)
-        if found.none:
-            self._insert(connection, unit.only(found.none))
+        found = self._complete(connection, unit, memory)
         if not found.part:
             return []
-        pushed_rows.mark(connection, unit, found.part, partial=True)
+        pushed_rows.mark(connection, unit.spool, unit.places(found.part), partial=True)
         seqs = tuple(sorted(found.part))
         self._report(
             "error",
@@ -307,22 +297,21 @@ class SpoolPusher:
         )
         return [PartialPush(unit.table, unit.day, seqs)]
 
-    def _insert(self, connection: StoreConnection, unit: PushUnit, more: int = 0) -> None:
-        repaired = max(
-            (self._repairs.get((unit.table, unit.day, seq), 0) for seq in unit.expected()),
-            default=0,
-        )
-        rows = store_tables.stored(unit.table, unit.rows)
-        connection.insert(unit.table, rows, unit.token(repaired + more))
-
-    def _insert_again(
+    def _complete(
         self, connection: StoreConnection, unit: PushUnit, memory: PushMemory
-    ) -> None:
-        """Insert again what somebody has deleted; the server may still know its token."""
-        self._insert(connection, unit)
+    ) -> Presence:
+        """Send what the store has nothing of, and return what it has then."""
         found = pushed_rows.presence(connection, unit, memory.replica)
-        if found.none:
-            self._insert(connection, unit.only(found.none), more=1)
+        for number in range(_MOST_TOKENS):
+            if not found.none:
+                break
+            self._insert(connection, unit.only(found.none), number)
+            found = pushed_rows.presence(connection, unit, memory.replica)
+        return found
+
+    def _insert(self, connection: StoreConnection, unit: PushUnit, number: int = 0) -> None:
+        rows = store_tables.stored(unit.table, unit.rows)
+        connection.insert(unit.table, rows, unit.token(number))
 
     def _units(self, content: SpoolManifest, table: str, after: int, to: int) -> Iterator[PushUnit]:
         for left in reversed(range(_TRIES)):

@@ -59,12 +59,5 @@ def delete(connection: StoreConnection, one: PartialCommits) -> None:
     left = _rows(connection, one)
     if left:
         raise StoreError(f"{left} rows of {one.table} of {one.day} are still there: repair again")
-    known = pushed_rows.repairs(connection, one.spool)
-    pushed_rows.insert_marks(
-        connection,
-        (
-            f"({quoted(one.spool)}, {seq}, {quoted(one.table)}, {quoted(one.day)}, 0, "
-            f"{known.get((one.table, one.day, seq), 0) + 1})"
-            for seq in one.seqs
-        ),
-    )
+    places = [(one.table, one.day, seq) for seq in one.seqs]
+    pushed_rows.mark(connection, one.spool, places, partial=False)

@@ -23,8 +23,7 @@ ALL = "_all"
 #:
 #: version: of the schema. pushes: what was sent of each spool: all commits up to seq; rolled_us: up
 #: to which ts the rolled-up tables go, in µs since 1970. partial_segments: commits of which a table
-#: has some rows but not all; state: 1 partial, 0 repaired; repairs: how often rows were deleted. Of
-#: each key only the newest row counts.
+#: has some rows but not all; state: 1 partial, 0 repaired. Of each key only the newest row counts.
 _NOTES = {
     "version": (
         (
@@ -52,7 +51,6 @@ _NOTES = {
             ("table_name", "LowCardinality(String)"),
             ("day", "Date"),
             ("state", "UInt8"),
-            ("repairs", "UInt32"),
             ("at", "DateTime64(6, 'UTC') DEFAULT now64(6)"),
         ),
         "at",
