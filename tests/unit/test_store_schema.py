@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
-from pgtare.errors import UsageError
 from pgtare.keeping.spool.tables import TABLES
-from pgtare.keeping.store import (
-    repair,
-    roles,
-    store_check,
-    store_schema,
-    store_tables,
-)
+from pgtare.keeping.store import repair, store_check, store_schema, store_tables
 from pgtare.keeping.store.connection import StoreConnection
-from tests.commands import in_process, refused
+from tests.commands import in_process
 from tests.unit.store_engine import engine, new_store
 
 
@@ -87,59 +80,21 @@ def test_a_check_finds_what_is_missing(client: Any, store: StoreConnection) -> N
     assert repair.partial(store) == []
 
 
-def test_other_statements_are_understood_by_the_engine(store: StoreConnection) -> None:
-    """Roles and clusters cannot be tried here: the engine only parses what would be sent."""
-    some = [
-        *roles.statements("pgtare", ("env=prod", "team=check-out")),
-        *roles.statements("pgtare", cluster="main"),
-        *store_schema.statements("pgtare", "main"),
-    ]
-    assert len(some) > 100
-    for statement in some:
-        if not statement.startswith("INSERT"):
-            store.rows("SELECT formatQuery({text:String})", {"text": statement})
+def test_roles_are_understood_by_the_engine(store: StoreConnection) -> None:
+    """Roles cannot be tried here: the engine only parses what would be sent."""
+    for statement in store_schema.role_statements("pgtare"):
+        store.rows("SELECT formatQuery({text:String})", {"text": statement})
     with pytest.raises(Exception, match="Syntax error"):
         store.rows("SELECT formatQuery('CREATE ROLE IF EXIST x')")
 
 
 def test_roles_have_no_more_than_they_need() -> None:
-    found = list(roles.statements("pgtare"))
-    of_agent = [one for one in found if one.startswith("GRANT") and roles.AGENT in one]
+    found = list(store_schema.role_statements("pgtare"))
+    of_agent = [one for one in found if one.startswith("GRANT") and store_schema.AGENT in one]
     assert not any("DELETE" in one or "ALTER" in one for one in of_agent)
     assert "GRANT INSERT, SELECT(spool, seq, ts) ON pgtare.waits TO pgtare_agent" in found
     deletes = [one for one in found if "ALTER DELETE" in one]
-    assert all(one.endswith(f"TO {roles.REPAIR}") for one in deletes)
-    with pytest.raises(UsageError, match="env=prod"):
-        list(roles.statements("pgtare", ("env='x'",)))
-
-
-def test_labels_may_be_added_one_by_one() -> None:
-    """What a later run makes shows no role more, and no two labels have one role."""
-    runs = [list(roles.statements("pgtare", (f"env={name}",))) for name in ("prod", "test")]
-    for_all = [{one for one in run if "POLICY IF NOT EXISTS pgtare_all" in one} for run in runs]
-    assert for_all[0] == for_all[1]
-    for run in runs:
-        others = [one for one in run if " POLICY " in one and "pgtare_all" not in one]
-        assert all(" AS RESTRICTIVE TO pgtare_page_env_" in one for one in others)
-    labels = ("env=a.b", "env=a-b", "env=a_b", "a_b=c", "a=b_c", "env=prod")
-    made = [one for one in roles.statements("pgtare", labels) if one.startswith("CREATE ROLE")]
-    assert len(set(made)) == len(made) == 3 + len(labels)
-
-
-def test_a_cluster_has_replicated_and_distributed_tables() -> None:
-    text = "\n".join(store_schema.statements("pgtare", "main"))
-    assert (
-        "ENGINE = ReplicatedMergeTree('/clickhouse/tables/{shard}/pgtare/waits', '{replica}')"
-        in text
-    )
-    assert "ReplicatedReplacingMergeTree('/clickhouse/tables/{shard}/pgtare/pushes'" in text
-    assert (
-        "CREATE TABLE IF NOT EXISTS pgtare_all.waits ON CLUSTER 'main' AS pgtare.waits "
-        "ENGINE = Distributed('main', 'pgtare', 'waits')" in text
-    )
-    assert "--cluster" in refused(
-        "store", "create", "--store", "clickhouse://h", "--cluster", "a'b", "--dry-run"
-    )
+    assert all(one.endswith(f"TO {store_schema.REPAIR}") for one in deletes)
 
 
 def test_a_dry_run_prints_all_sql_and_needs_no_store() -> None:

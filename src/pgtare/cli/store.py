@@ -8,7 +8,7 @@ import typer
 
 from pgtare import cli
 from pgtare.cli.commands import GLOSSARY
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import MeasurementError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help=(
-        "Keep what many agents read in one ClickHouse server or cluster.\n\n"
+        "Keep what many agents read in one ClickHouse server.\n\n"
         "Passwords come from a file (?password_file=FILE) or from the environment "
         "(PGTARE_STORE_PASSWORD). docs/store.md says how to set up a store and its roles.\n\n"
         "Example: `pgtare store create --store clickhouse://admin@ch.example:8443/pgtare`"
@@ -30,23 +30,14 @@ app = typer.Typer(
     epilog=GLOSSARY,
 )
 Store = Annotated[str, typer.Option(help="The store: clickhouse://USER@HOST:PORT/DATABASE.")]
-Cluster = Annotated[
-    str | None,
-    typer.Option(help="Make tables on all servers of this cluster, replicated (untried)."),
-]
 
 
 @app.command()
 def create(
     store: Store,
-    cluster: Cluster = None,
     roles: Annotated[
         bool, typer.Option("--roles", help="Also make roles for agents, pages and repairs.")
     ] = False,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(help="With --roles: a role that sees only servers with this label, env=prod."),
-    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the SQL and change nothing.")
     ] = False,
@@ -57,28 +48,21 @@ def create(
 
     Example: `pgtare store create --store clickhouse://admin@ch.example:8443/pgtare --roles`
     """
-    from pgtare.keeping.store import roles as store_roles
     from pgtare.keeping.store import store_schema
 
-    if label and not roles:
-        raise UsageError("--label goes with --roles")
-    if cluster is not None:
-        store_schema.check_cluster(cluster)
     address = _address(store)
-    of_roles = []
-    if roles:
-        of_roles = list(store_roles.statements(address.database, tuple(label or ()), cluster))
+    of_roles = list(store_schema.role_statements(address.database)) if roles else []
     if dry_run:
-        for statement in (*store_schema.statements(address.database, cluster), *of_roles):
+        for statement in (*store_schema.statements(address.database), *of_roles):
             typer.echo(f"{statement};\n")
         return
     with _connected(address) as connection:
-        made = store_schema.make(connection, cluster)
+        made = store_schema.make(connection)
         for statement in of_roles:
             connection.command(statement)
     cli.say(f"{address}: {'tables made' if made else 'the tables are there already'}")
     if roles:
-        cli.say(f"roles: {store_roles.AGENT}, {store_roles.PAGE}, {store_roles.REPAIR}")
+        cli.say(f"roles: {store_schema.AGENT}, {store_schema.PAGE}, {store_schema.REPAIR}")
 
 
 @app.command()

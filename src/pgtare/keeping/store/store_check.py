@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from pgtare.keeping.spool.tables import TABLES
-from pgtare.keeping.store import pushed_rows, repair, roles, store_schema
+from pgtare.keeping.store import pushed_rows, repair, store_schema
 from pgtare.keeping.store.address import StoreAddress
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect, quoted
 from pgtare.keeping.store.pushed_rows import Push
@@ -53,7 +53,7 @@ def check_for_agent(address: StoreAddress) -> StoreCheck:
     if refused:
         found.faults.append(
             f"{found.user} may not insert into {', '.join(refused)}: "
-            f"GRANT {roles.AGENT} TO {found.user}"
+            f"GRANT {store_schema.AGENT} TO {found.user}"
         )
     return found
 
@@ -61,7 +61,7 @@ def check_for_agent(address: StoreAddress) -> StoreCheck:
 def _refused_inserts(connection: StoreConnection) -> list[str]:
     """Tables that refuse an insert; none of these has a row."""
     refused = []
-    for name in roles.FILLED:
+    for name in store_schema.FILLED:
         try:
             connection.command(
                 f"INSERT INTO {connection.database}.{name} (spool, seq) SELECT '', 0 WHERE 0"

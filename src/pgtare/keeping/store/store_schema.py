@@ -1,12 +1,11 @@
-"""The store's schema: its databases and tables as SQL, made once, and known by their version.
+"""The store's schema as SQL: its tables, made once and known by their version, and its roles.
 
-On a cluster each table is a ReplicatedMergeTree on every shard, and a second database has a
-Distributed table over each. That is untried: no cluster was at hand.
+The agent may insert, and read the columns by which its rows are counted. The page may read. Only
+the third role may delete what is partial; no service should have it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from pgtare.errors import UsageError
@@ -16,107 +15,71 @@ from pgtare.keeping.store.connection import StoreConnection, quoted
 
 #: Of all tables; a store of another version is refused.
 VERSION = 1
-#: Added to the name of a database for its Distributed tables.
-ALL = "_all"
-#: The tables besides those of the spool: their columns, what a newer row replaces an older one
-#: by, and what rows are sorted by.
+AGENT, PAGE, REPAIR = "pgtare_agent", "pgtare_page", "pgtare_repair"
+#: Columns that the agent counts its rows by.
+_KEYS = "spool, seq, ts"
+#: The tables besides those of the spool; of each key only the newest row counts.
 #:
 #: version: of the schema. pushes: what was sent of each spool: all commits up to seq; rolled_us: up
 #: to which ts the rolled-up tables go, in µs since 1970. partial_segments: commits of which a table
-#: has some rows but not all; state: 1 partial, 0 repaired. Of each key only the newest row counts.
+#: has some rows but not all; state: 1 partial, 0 repaired.
 _NOTES = {
-    "version": (
-        (
-            ("version", "UInt32"),
-            ("made_at", "DateTime64(3, 'UTC') DEFAULT now64(3)"),
-        ),
-        "made_at",
-        "version",
-    ),
-    "pushes": (
-        (
-            ("spool", "LowCardinality(String)"),
-            ("seq", "Int64"),
-            ("rolled_us", "Map(LowCardinality(String), Int64)"),
-            ("unsent_rows", "Int64"),
-            ("at", "DateTime64(3, 'UTC') DEFAULT now64(3)"),
-        ),
-        "at",
-        "spool",
-    ),
-    "partial_segments": (
-        (
-            ("spool", "LowCardinality(String)"),
-            ("seq", "Int64"),
-            ("table_name", "LowCardinality(String)"),
-            ("day", "Date"),
-            ("state", "UInt8"),
-            ("at", "DateTime64(6, 'UTC') DEFAULT now64(6)"),
-        ),
-        "at",
-        "(spool, seq, table_name, day)",
-    ),
+    "version": """(
+  version UInt32,
+  made_at DateTime64(3, 'UTC') DEFAULT now64(3)
+) ENGINE = ReplacingMergeTree(made_at) ORDER BY version""",
+    "pushes": """(
+  spool LowCardinality(String),
+  seq Int64,
+  rolled_us Map(LowCardinality(String), Int64),
+  unsent_rows Int64,
+  at DateTime64(3, 'UTC') DEFAULT now64(3)
+) ENGINE = ReplacingMergeTree(at) ORDER BY spool""",
+    "partial_segments": """(
+  spool LowCardinality(String),
+  seq Int64,
+  table_name LowCardinality(String),
+  day Date,
+  state UInt8,
+  at DateTime64(6, 'UTC') DEFAULT now64(6)
+) ENGINE = ReplacingMergeTree(at) ORDER BY (spool, seq, table_name, day)""",
 }
-_SETTINGS = (
-    "ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000, "
-    "replicated_deduplication_window_seconds = 604800"
-)
-_CLUSTER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
+_SETTINGS = "ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000"
+#: What an agent inserts into.
+FILLED = (*TABLES, "pushes", "partial_segments")
 
 
-def check_cluster(name: str) -> None:
-    """Raise UsageError if this can be no name of a cluster."""
-    if not _CLUSTER.fullmatch(name):
-        raise UsageError(f"--cluster {name}: give the name of a cluster in system.clusters")
-
-
-def statements(database: str, cluster: str | None = None) -> Iterator[str]:
+def statements(database: str) -> Iterator[str]:
     """All that `make` runs. Each can be run again."""
-    on = ""
-    databases = [database]
-    if cluster is not None:
-        check_cluster(cluster)
-        on = f" ON CLUSTER '{cluster}'"
-        databases.append(f"{database}{ALL}")
-    for name in databases:
-        yield f"CREATE DATABASE IF NOT EXISTS {name}{on}"
-    for name, text in _tables(database, cluster):
-        yield f"CREATE TABLE IF NOT EXISTS {database}.{name}{on} {text}"
-        if cluster is not None:
-            yield (
-                f"CREATE TABLE IF NOT EXISTS {database}{ALL}.{name}{on} AS {database}.{name} "
-                f"ENGINE = Distributed('{cluster}', '{database}', '{name}')"
-            )
+    yield f"CREATE DATABASE IF NOT EXISTS {database}"
+    made_of = _NOTES | {name: _table(table) for name, table in TABLES.items()}
+    for name, text in made_of.items():
+        yield f"CREATE TABLE IF NOT EXISTS {database}.{name} {text}"
     # the last: what has a version is complete
     yield f"INSERT INTO {database}.version (version) VALUES ({VERSION})"
 
 
-def _tables(database: str, cluster: str | None) -> Iterator[tuple[str, str]]:
-    """Names of all tables, and what makes them."""
-
-    def engine(kind: str, table: str, version: str = "") -> str:
-        if cluster is None:
-            return f"{kind}({version})"
-        # the server fills in {shard} and {replica}
-        place = f"/clickhouse/tables/{{shard}}/{database}/{table}"
-        return f"Replicated{kind}('{place}', '{{replica}}'{version and f', {version}'})"
-
-    for name, (columns, newest, order) in _NOTES.items():
-        made_of = engine("ReplacingMergeTree", name, newest)
-        yield name, f"({_listed(columns)}\n)\nENGINE = {made_of}\nORDER BY {order}"
-    for name, table in TABLES.items():
-        columns = tuple(store_tables.columns(table))
-        yield (
-            name,
-            f"({_listed(columns)},\n  INDEX seqs seq TYPE minmax GRANULARITY 1\n)\n"
-            f"ENGINE = {engine('MergeTree', name)}\n"
-            f"PARTITION BY {store_tables.partition(table)}\n"
-            f"ORDER BY ({store_tables.order(table)})\n{_ttl(table)}SETTINGS {_SETTINGS}",
-        )
+def role_statements(database: str) -> Iterator[str]:
+    """What makes the roles. Each can be run again."""
+    for role in (AGENT, PAGE, REPAIR):
+        yield f"CREATE ROLE IF NOT EXISTS {role}"
+    for name in TABLES:
+        yield f"GRANT INSERT, SELECT({_KEYS}) ON {database}.{name} TO {AGENT}"
+        yield f"GRANT SELECT({_KEYS}), ALTER DELETE ON {database}.{name} TO {REPAIR}"
+    for name in _NOTES:
+        insert = "INSERT, " if name in FILLED else ""
+        yield f"GRANT {insert}SELECT ON {database}.{name} TO {AGENT}, {REPAIR}"
+    yield f"GRANT SELECT ON {database}.* TO {PAGE}"
 
 
-def _listed(columns: tuple[tuple[str, str], ...]) -> str:
-    return ",".join(f"\n  {name} {definition}" for name, definition in columns)
+def _table(table: SpoolTable) -> str:
+    """What makes a table of the spool."""
+    columns = "".join(f"  {name} {of},\n" for name, of in store_tables.columns(table))
+    return (
+        f"(\n{columns}  INDEX seqs seq TYPE minmax GRANULARITY 1\n)\nENGINE = MergeTree\n"
+        f"PARTITION BY {store_tables.partition(table)}\n"
+        f"ORDER BY ({store_tables.order(table)})\n{_ttl(table)}SETTINGS {_SETTINGS}"
+    )
 
 
 def _ttl(table: SpoolTable) -> str:
@@ -150,13 +113,13 @@ def fault(found: int | None) -> str | None:
     )
 
 
-def make(connection: StoreConnection, cluster: str | None = None) -> bool:
+def make(connection: StoreConnection) -> bool:
     """Make what is missing; whether anything was. Raises UsageError for another version."""
     found = version(connection)
     if found is not None:
         if wrong := fault(found):
             raise UsageError(f"the store cannot be used: {wrong}")
         return False
-    for statement in statements(connection.database, cluster):
+    for statement in statements(connection.database):
         connection.command(statement)
     return True
