@@ -1,4 +1,4 @@
-"""Bounds what clients that have not logged in can take: connections, time, lines of the log.
+"""Bounds what clients that have not logged in can take: connections, and time.
 
 A new connection is never refused for those that are idle. It pushes out the oldest one of the
 address that has most, so a browser that sends its request at once is served whatever others hold.
@@ -11,7 +11,6 @@ import ipaddress
 import logging
 import resource
 import socket
-import threading
 import time
 from collections import Counter
 from typing import Any
@@ -26,10 +25,10 @@ KEEP_ALIVE_S = 60
 BACKLOG = 128
 #: A peer that has vanished is noticed after this time without traffic, s.
 _VANISHED_S = 60
-#: Lines of the log in one minute.
-_MOST_LINES, _MINUTE_S = 5, 60.0
+#: There is at most one line on this in so many s: others may open connections without end.
+_WARNED_S = 60.0
 
-_log = logging.getLogger("uvicorn.error")
+_log = logging.getLogger(__name__)
 
 
 class LimitedListener(socket.socket):
@@ -42,6 +41,7 @@ class LimitedListener(socket.socket):
         self._of_address: Counter[str] = Counter()
         # the other half is for files, and for what the page's workers need
         self._most = raise_descriptor_limit() // 2
+        self._warned = -_WARNED_S
 
     def accept(self) -> tuple[socket.socket, Any]:
         """As usual. Raises ConnectionAbortedError, which event loops expect, if too many are open.
@@ -51,7 +51,7 @@ class LimitedListener(socket.socket):
         accepted, address = super().accept()
         if len(self._open) >= self._most:
             accepted.close()
-            _log.warning("refused a connection: %d are open", len(self._open))
+            self._warn(f"refused a connection: {len(self._open)} are open")
             raise ConnectionAbortedError
         connection = _Connection(self, accepted, address[:2])
         self._open[connection.client] = self._strangers[connection.client] = connection
@@ -64,8 +64,14 @@ class LimitedListener(socket.socket):
 
     def _push_out(self, group: str) -> None:
         oldest = next(each for each in self._strangers.values() if each.group == group)
-        _log.warning("closed a connection of %s: too many have not logged in", group)
+        self._warn(f"closed a connection of {group}: too many have not logged in")
         self._end(oldest)
+
+    def _warn(self, words: str) -> None:
+        now = time.monotonic()
+        if now - self._warned >= _WARNED_S:
+            self._warned = now
+            _log.warning(words)
 
     def _end(self, connection: _Connection) -> None:
         self.let_in(connection.client)  # it counts no longer
@@ -123,40 +129,3 @@ def raise_descriptor_limit() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
-
-
-class FewLines(logging.Filter):
-    """Lets a few lines a minute through, and at its end one with the number of the others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-        self._since, self._lines = -_MINUTE_S, 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this line is written."""
-        now = time.monotonic()
-        with self._lock:
-            if now - self._since >= _MINUTE_S and self._lines <= _MOST_LINES:
-                self._since, self._lines = now, 0
-            self._lines += 1
-            if self._lines == _MOST_LINES + 1:
-                timer = threading.Timer(max(0.0, self._since + _MINUTE_S - now), self._sum_up)
-                timer.daemon = True
-                timer.start()
-            return self._lines <= _MOST_LINES
-
-    def _sum_up(self) -> None:
-        with self._lock:
-            left_out, self._lines = self._lines - _MOST_LINES, 0
-            self._since = time.monotonic()
-        _log.warning("%d more lines were left out in the last minute", left_out)
-
-
-_few_lines = FewLines()
-
-
-def limit_log() -> None:
-    """Bound the lines of the page's server, and those of its event loop."""
-    for name in (_log.name, "asyncio"):
-        logging.getLogger(name).addFilter(_few_lines)

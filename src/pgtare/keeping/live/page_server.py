@@ -1,21 +1,30 @@
-"""Runs the page's server until it is asked to end."""
+"""The page's routes behind the access control, and the server that runs them."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Self
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.keeping.live import connection_limits
-from pgtare.keeping.live.access import AccessRules, ListenAddress
-from pgtare.keeping.live.app import application
+from pgtare.keeping.live import connection_limits, page_routes, view_routes
+from pgtare.keeping.live.access import AccessControl, AccessRules, LetIn, ListenAddress
 from pgtare.keeping.live.connection_limits import LimitedListener
+from pgtare.keeping.live.page_routes import PageRoutes
+from pgtare.keeping.live.page_shell import PageShell
+from pgtare.keeping.live.view_routes import ViewRoutes
 from pgtare.keeping.live.worker_process import TIME_LIMIT_S
 from pgtare.keeping.store.address import StoreAddress
 
@@ -40,8 +49,42 @@ def bound(address: ListenAddress) -> LimitedListener:
     return found
 
 
+def _application(
+    source: Path | StoreAddress | None,
+    pages: Path | None,
+    rules: AccessRules,
+    limit_s: float,
+    let_in: LetIn,
+) -> ASGIApp:
+    menu = {} if source is None else dict(view_routes.MENU)
+    if pages is not None:
+        menu |= page_routes.MENU
+    shell = PageShell(menu)
+    first = next(iter(menu))
+    views = None if source is None else ViewRoutes(source, shell, limit_s)
+
+    async def to_first(request: Request) -> Response:
+        return RedirectResponse(first, 303)
+
+    async def nowhere(request: Request, error: Exception) -> Response:
+        return shell.failure("There is no such page.", 404)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with views.running() if views is not None else contextlib.nullcontext():
+            yield
+
+    routes = [Route("/", to_first), Route("/static/{name}", shell.static)]
+    if pages is not None:
+        routes += PageRoutes(pages, shell).routes()
+    if views is not None:
+        routes += views.routes()
+    served = Starlette(routes=routes, exception_handlers={404: nowhere}, lifespan=lifespan)
+    return AccessControl(served, rules, let_in)
+
+
 class PageServer:
-    """The page, served by a thread of its own; a context manager.
+    """The page, served by a thread of its own; a context manager. Raises UsageError.
 
     source: the spool or store that it shows, if any. certificate: files of a certificate and its
     key, for TLS. limit_s: of one query. pages: a directory with pages of other commands.
@@ -56,10 +99,10 @@ class PageServer:
         limit_s: float = TIME_LIMIT_S,
         pages: Path | None = None,
     ) -> None:
-        app = application(source, pages, rules, limit_s, listening.let_in)
+        app = _application(source, pages, rules, limit_s, listening.let_in)
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            log_level="error",  # a client chooses how many warnings there are
             access_log=False,  # addresses hold tokens
             server_header=False,
             proxy_headers=False,
@@ -72,7 +115,6 @@ class PageServer:
             callback_notify=listening.end_late,
             timeout_graceful_shutdown=1,
         )
-        connection_limits.limit_log()
         if certificate is not None:
             config.ssl_certfile, config.ssl_keyfile = certificate[0], str(certificate[1])
         self._server = uvicorn.Server(config)
