@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pgtare.keeping.findings.history import FindingsHistory
-from pgtare.keeping.spool.documents import SpoolInfo, SpoolRows
+from pgtare.keeping.spool.information import SpoolInfo, SpoolRows
 from pgtare.observing.clock.schema import ClockReport
 from pgtare.observing.doctor.fleet import FleetDoctor
 from pgtare.observing.doctor.model import Report

@@ -15,7 +15,7 @@ from pgtare.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from pgtare.keeping.spool.documents import SpoolInfo
+    from pgtare.keeping.spool.information import SpoolInfo
     from pgtare.keeping.spool.reader import Answer
 
 app = typer.Typer(
@@ -84,7 +84,7 @@ def info(directory: Directory, json: Json = False, output: Output = None) -> Non
 
 def _rows_json(answer: Answer) -> str:
     from pgtare.keeping.spool import reader
-    from pgtare.keeping.spool.documents import ResultColumn, SpoolRows
+    from pgtare.keeping.spool.information import ResultColumn, SpoolRows
 
     twice = sorted({name for name in answer.names if answer.names.count(name) > 1})
     if twice:

@@ -207,17 +207,10 @@ class Agent:
         except PgtareError as ex:
             self.log.write("error", "reload", why=f"{ex}; the old configuration stays in force")
             return
-        if config.spool != self.config.spool:
-            why = "a change of the spool or of its limits takes a restart of the agent"
-            self.log.write("warning", "reload", why=why)
-        if config.metrics != self.config.metrics:
-            self.log.write(
-                "warning", "reload", why="a change of the metrics takes a restart of the agent"
-            )
-        if config.store != self.config.store:
-            self.log.write(
-                "warning", "reload", why="a change of the store takes a restart of the agent"
-            )
+        for name in ("spool", "metrics", "store"):
+            if getattr(config, name) != getattr(self.config, name):
+                why = f"a change of [{name}] takes a restart of the agent"
+                self.log.write("warning", "reload", why=why)
         self._was_reloaded = True
         self.log.write("info", "reload", servers=len(config.servers))
         self._adapt(config)

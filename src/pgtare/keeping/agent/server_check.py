@@ -47,7 +47,7 @@ def check_server(name: str, server: InventoryServer) -> ServerCheck:
                 notes.append(reading.CAPTURE_OFF)
         watched = session.watched_by()
         if watched is not None:
-            notes.append(f"an agent watches it now (its session is process {watched.pid})")
+            notes.append(f"an agent watches it now (its session is process {watched.identity.pid})")
         return ServerCheck(
             server=name,
             version=offer.version,

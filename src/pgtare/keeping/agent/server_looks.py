@@ -418,9 +418,10 @@ class ServerLooks:
         """The settings that observe the server, as JSON, as last seen."""
         return self._settings
 
-    def check(self, session: ServerSession) -> None:
-        """Check the settings, and what observes."""
+    def check(self, session: ServerSession) -> Batch:
+        """Check the settings, and what observes; that brings no rows."""
         self.findings.check(session)
+        return Batch()
 
     def evaluate(self, session: ServerSession) -> Batch:
         """What slows the server: findings that open, change and end."""

@@ -139,20 +139,14 @@ class SessionIdentity(NamedTuple):
 
 
 class LockHolder(NamedTuple):
-    """A session with the advisory lock of an agent; pid 0: a prepared transaction.
+    """A session with the advisory lock of an agent; its pid is 0: a prepared transaction.
 
     agent: its role could be an agent's.
     """
 
-    pid: int
-    began: str
+    identity: SessionIdentity
     role: str
     agent: bool
-
-    @property
-    def identity(self) -> SessionIdentity:
-        """Which session it is."""
-        return SessionIdentity(self.pid, self.began)
 
 
 @dataclass(frozen=True)
@@ -261,8 +255,8 @@ class ServerSession:
                 holder = self._try_to_lock()
         if holder is not None:
             raise AgentLocked(
-                f"another pgtare agent watches this server (its session is process {holder.pid}): "
-                "stop that one first, or let it go on alone",
+                "another pgtare agent watches this server (its session is process "
+                f"{holder.identity.pid}): stop that one first, or let it go on alone",
                 holder.identity,
             )
         if not self._locked:
@@ -272,9 +266,10 @@ class ServerSession:
         """Go on without the lock if a session that is no agent's has it; else raise AgentLocked."""
         for holder in self._lock_holders():
             if not holder.agent:
-                who = f"process {holder.pid} of role {holder.role}, which is no agent,"
-                remedy = f"SELECT pg_terminate_backend({holder.pid});"
-                if not holder.pid:
+                pid = holder.identity.pid
+                who = f"process {pid} of role {holder.role}, which is no agent,"
+                remedy = f"SELECT pg_terminate_backend({pid});"
+                if not pid:
                     who, remedy = "a prepared transaction", "see pg_prepared_xacts"
                 self._unlocked = (
                     f"{who} has the advisory lock of pgtare agent, so a second agent would not be "
@@ -297,7 +292,7 @@ class ServerSession:
     def _lock_holders(self) -> list[LockHolder]:
         """Other sessions with the lock, in any database."""
         found = self._plain(queries.LOCKED_BY, queries.LOCK_CLASS, queries.LOCK_OBJECT)
-        return [LockHolder(*row) for row in found]
+        return [LockHolder(SessionIdentity(*row[:2]), *row[2:]) for row in found]
 
     def read_offer(self) -> Offer:
         """What the server offers now: extensions come and go, and who has the lock."""
@@ -393,14 +388,11 @@ class ServerSession:
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of a query, within a look."""
-        names = {}
-        if any(name in query for name in ("{waits}", "{texts}", "{trace}", "{keep}")):
-            names = {
-                "waits": sql.Identifier(self.offer.waits or ""),
-                "texts": sql.Identifier(self.offer.texts or ""),
-                "trace": sql.Identifier(self.offer.trace or ""),
-                "keep": sql.Identifier(self.offer.keep or ""),
-            }
+        names = {
+            name: sql.Identifier(getattr(self.offer, name) or "")
+            for name in ("waits", "texts", "trace", "keep")
+            if f"{{{name}}}" in query
+        }
         text = sql.SQL(query).format(**names) if names else query.encode()
         self.conn.most_bytes = _MOST_BYTES.get(query, MOST_BYTES)
         try:

@@ -241,7 +241,7 @@ class ServerWatch(threading.Thread):
         if ACTIVITY in due:
             self._make([ACTIVITY], lambda: self._activity(session))
         if FINDINGS in due:
-            self._make([FINDINGS], lambda: self._check(session))
+            self._make([FINDINGS], lambda: self.looks.check(session))
         if EVALUATION in due and self.looks.findings.is_checked:
             self._make([EVALUATION], lambda: self.looks.evaluate(session))
         elif EVALUATION in due:
@@ -255,7 +255,8 @@ class ServerWatch(threading.Thread):
             names = [name for name in (WAITS, STATEMENTS) if name in due]
             self._make(names, lambda: self._counters(session, with_statements=STATEMENTS in due))
         if SESSIONS in due:
-            self._make([SESSIONS], lambda: self._sessions(session))
+            step_s = self._grids[SESSIONS].step_s
+            self._make([SESSIONS], lambda: self.looks.sessions(session, step_s))
 
     def _now_due(self, *names: str) -> set[str]:
         """Those of these looks that are due, and are not refused."""
@@ -273,9 +274,6 @@ class ServerWatch(threading.Thread):
             self._log.once("warning", "unseen", self.name_of_server, CAPTURE_OFF)
         return batch
 
-    def _sessions(self, session: ServerSession) -> Batch:
-        return self.looks.sessions(session, self._grids[SESSIONS].step_s)
-
     def _activity(self, session: ServerSession) -> Batch:
         batch = self.looks.activity(session, self._grids[ACTIVITY].step_s)
         changed = self._settings is not None and self._settings != self.looks.settings
@@ -283,10 +281,6 @@ class ServerWatch(threading.Thread):
             self._due[FINDINGS] = time.monotonic()
         self._settings = self.looks.settings
         return batch
-
-    def _check(self, session: ServerSession) -> Batch:
-        self.looks.check(session)
-        return Batch()
 
     def _make(self, names: list[str], look: Callable[[], Batch]) -> None:
         """Make one look, hand on what it brought, and set the time of the next one."""

@@ -137,14 +137,14 @@ def heat_chart(rows: Sequence[Mapping[str, Any]], window: TimeWindow, step_us: i
     }
     used = [i for i in range(32) if any(values[i] for values in counts.values())]
     low, high = (min(used), max(used) + 1) if used else (0, 1)
-    times = list(range(*_bucket_range(window, step_us), step_us))
+    times = list(range(window.after_us // step_us * step_us, window.to_us, step_us))
     z = [[counts.get(us, [0] * 32)[i] or None for us in times] for i in range(low, high)]
     data: list[Json] = [
         {
             "type": "heatmap",
             "x": [time_window.iso(us + step_us // 2) for us in times],
             "y": [class_words(i) for i in range(low, high)],
-            "z": [[None if n is None else _log10(n) for n in line] for line in z],
+            "z": [[n and float(f"{math.log10(n):.4g}") for n in line] for line in z],
             "customdata": z,
             "colorscale": [[0, "heat0"], [0.5, "heat1"], [1, "heat2"]],
             "colorbar": {
@@ -245,10 +245,3 @@ def _hover_time(window: TimeWindow) -> str:
     """How a bar names its time: with the day, if there is more than one."""
     return "%H:%M:%S" if window.seconds < DAY_US / US else "%Y-%m-%d %H:%M"
 
-
-def _bucket_range(window: TimeWindow, step_us: int) -> tuple[int, int]:
-    return window.after_us // step_us * step_us, window.to_us
-
-
-def _log10(count: int) -> float:
-    return float(f"{math.log10(count):.4g}")

@@ -6,7 +6,7 @@ edges and for what is not rolled up yet. So the sums are those of the finest row
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,12 +30,8 @@ _LEVELS = {
 }
 #: Relations that are read as a whole: their times are not those at which something happened.
 WHOLE = ("texts", "recordings")
-#: Columns that a relation has on top of its table's: times as integers, in µs since 1970.
-_ADDED = {
-    "findings": ", epoch_us(since) AS since_us, epoch_us(until) AS until_us",
-    "gaps": ", epoch_us(from_ts) AS from_ts_us",
-    "recordings": ", epoch_us(started) AS started_us",
-}
+#: Times of some relations besides `ts`.
+_TIMES = {"findings": ("since", "until"), "gaps": ("from_ts",), "recordings": ("started",)}
 #: Active sessions in the form of waits: each row stands for the time since the look before.
 SAMPLES = (
     f"SELECT backend_type IN {BACKGROUND_SQL} AS background, "
@@ -119,9 +115,17 @@ def view(
     if not parts:
         empty = ", ".join(f"NULL::{reader.type_name(c)} AS {c.name}" for c in columns)
         parts = [f"SELECT {empty} WHERE false"]
-    added = _ADDED.get(relation, "")
-    union = " UNION ALL ".join(parts)
-    return f"SELECT *, epoch_us(ts) AS ts_us{added} FROM ({union})"
+    return union(relation, parts, "epoch_us")
+
+
+def union(relation: str, parts: Sequence[str], micros: str) -> str:
+    """These SELECTs as one, with all times as integers as well, in µs since 1970.
+
+    micros: the function that gives these.
+    """
+    times = ("ts", *_TIMES.get(relation, ()))
+    columns = ", ".join(["*", *(f"{micros}({name}) AS {name}_us" for name in times)])
+    return f"SELECT {columns} FROM ({' UNION ALL '.join(parts)})"
 
 
 def _overlaps(segment: Segment, span: RowsSpan) -> bool:

@@ -14,11 +14,6 @@ from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store.connection import listed, quoted
 
 _MICROS = "toUnixTimestamp64Micro"
-_ADDED = {
-    "findings": f"{_MICROS}(since) AS since_us, {_MICROS}(until) AS until_us",
-    "gaps": f"{_MICROS}(from_ts) AS from_ts_us",
-    "recordings": f"{_MICROS}(started) AS started_us",
-}
 #: Sums of these over many servers can exceed 64 bits, and ClickHouse would not say so.
 _LARGE = frozenset({"covered_ns", "total_ns", "active_ns"})
 #: Texts are looked up only for the statements that are asked for.
@@ -61,7 +56,8 @@ def _relation(
     partial: Collection[str],
 ) -> str:
     if relation in spool_views.WHOLE:
-        return _union(relation, [_select(relation, database, "1", partial)])
+        whole = _select(relation, database, "1", partial)
+        return spool_views.union(relation, [whole], _MICROS)
     groups: dict[tuple[RowsSpan, ...], list[str]] = {}
     for spool, marks in rolled_us.items():
         spans = spool_views.spans(relation, *window, grain, marks)
@@ -78,14 +74,7 @@ def _relation(
             parts.append(_select(span.table, database, condition, partial))
     if not parts:
         parts.append(_select(relation, database, "0", ()))
-    return _union(relation, parts)
-
-
-def _union(relation: str, parts: Sequence[str]) -> str:
-    columns = [f"*, {_MICROS}(ts) AS ts_us"]
-    if added := _ADDED.get(relation):
-        columns.append(added)
-    return f"SELECT {', '.join(columns)} FROM ({' UNION ALL '.join(parts)})"
+    return spool_views.union(relation, parts, _MICROS)
 
 
 def _select(table: str, database: str, condition: str, partial: Collection[str]) -> str:

@@ -94,9 +94,6 @@ class StoreWorker:
         rows = [[_plain(value) for value in row] for row in found]
         return {"columns": names, "rows": rows, "damaged": []}
 
-    def _notes(self) -> list[str]:
-        return [f"{number} commits of {name}" for name, number in sorted(self._partial.items())]
-
     def _state(self, connection: StoreConnection) -> dict[str, Any]:
         """As of a spool; what is partial in place of what is damaged."""
         parts = (
@@ -111,7 +108,8 @@ class StoreWorker:
             for name, first, last, rows in found
             if rows
         }
-        return {"seq": self._seq, "spans": spans, "damaged": [], "left_out": self._notes()}
+        partial = [f"{number} commits of {name}" for name, number in sorted(self._partial.items())]
+        return {"seq": self._seq, "spans": spans, "left_out": partial}
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pgtare.errors import MeasurementError, PgtareError, UsageError
+from pgtare.errors import PgtareError, UsageError
 from pgtare.keeping.live import page_parts
 from pgtare.keeping.live.page_parts import PageLink, ViewPage
 from pgtare.keeping.live.page_shell import PageShell
@@ -99,12 +99,8 @@ class ViewRoutes:
             return self._shell.failure("There is no such view.", 404)
         try:
             asked, page = await self._page(request)
-        except UsageError as ex:
-            return self._shell.failure(str(ex), 400)
-        except MeasurementError as ex:
-            return self._shell.failure(str(ex), 503)
         except PgtareError as ex:
-            return self._shell.failure(str(ex), 500)
+            return self._shell.failure(str(ex), 400 if isinstance(ex, UsageError) else 503)
         return HTMLResponse(self._html(name, asked, page))
 
     async def _csv(self, request: Request) -> Response:
@@ -134,11 +130,11 @@ class ViewRoutes:
 
         A page can tell a silence from a connection that is gone: scripts do not see comments.
         """
-        seen, silent_s = self._worker.source.news(), 0.0
+        seen, silent_s = self._worker.news(), 0.0
         yield "retry: 3000\n\n"
         while not await request.is_disconnected():
             await asyncio.sleep(_LOOK_S)
-            now, silent_s = self._worker.source.news(), silent_s + _LOOK_S
+            now, silent_s = self._worker.news(), silent_s + _LOOK_S
             if now != seen:
                 seen, silent_s = now, 0.0
                 yield "event: commit\ndata: new rows\n\n"
@@ -202,7 +198,7 @@ class ViewRoutes:
                 f"{' and others' if len(late) > _MOST_NAMED else ''}. The agent no longer watches "
                 "them, or has not reached them: its log says why."
             ]
-        why = f"No agent is writing to this {self._worker.source.what}."
+        why = f"No agent is writing to this {self._worker.kind}."
         if asked.spans.get("agent", [0, 0])[1] > old_us:
             why = "The agent runs, but has not reached a server since then: its log says why."
         return [f"The newest rows are from {shown(asked.newest_us)} UTC. {why}"]

@@ -7,7 +7,6 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,47 +23,36 @@ _MOST_BYTES = 256 << 20
 _NEWS_S = 30
 
 
-@dataclass(frozen=True)
-class LiveSource:
-    """Where the page's rows are: a spool on this machine, or a store of many agents.
-
-    module: the process that answers queries, started with one argument. what: its name.
-    """
-
-    module: str
-    argument: str
-    what: str
-    directory: Path | None = None
-
-    @staticmethod
-    def of(source: Path | StoreAddress) -> LiveSource:
-        """The source for a directory or an address."""
-        if isinstance(source, StoreAddress):
-            return LiveSource("pgtare.keeping.live.store_worker", source.url, "store")
-        return LiveSource("pgtare.keeping.live.query_worker", str(source), "spool", source)
-
-    def news(self) -> int:
-        """A number that changes when there may be new rows."""
-        if self.directory is None:
-            return int(time.time() // _NEWS_S)
-        try:
-            return (self.directory / manifest.NEWEST).stat().st_mtime_ns
-        except OSError:
-            return 0
-
-
 LiveRow = dict[str, Any]
 
 
 class WorkerProcess:
-    """One process that answers queries, one at a time; a new one after it was killed."""
+    """One process that answers queries, one at a time; a new one after it was killed.
+
+    source: a spool on this machine, or a store of many agents; kind: which of the two.
+    """
 
     def __init__(self, source: Path | StoreAddress, limit_s: float = TIME_LIMIT_S) -> None:
-        self.source, self._limit_s = LiveSource.of(source), limit_s
+        self._limit_s = limit_s
+        self._directory = source if isinstance(source, Path) else None
+        if isinstance(source, StoreAddress):
+            self.kind, worker = "store", ("pgtare.keeping.live.store_worker", source.url)
+        else:
+            self.kind, worker = "spool", ("pgtare.keeping.live.query_worker", str(source))
+        self._command = module_command(*worker)
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
         self.texts: dict[tuple[str, int], str] = {}
         """texts of statements that were asked for, by server and identifier; they never change"""
+
+    def news(self) -> int:
+        """A number that changes when there may be new rows."""
+        if self._directory is None:
+            return int(time.time() // _NEWS_S)
+        try:
+            return (self._directory / manifest.NEWEST).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     async def answer(self, request: Mapping[str, Any]) -> tuple[list[LiveRow], list[str]]:
         """Rows of a query, and the segments whose rows these lack. Raises MeasurementError.
@@ -117,7 +105,7 @@ class WorkerProcess:
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                *module_command(self.source.module, self.source.argument),
+                *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MOST_BYTES,

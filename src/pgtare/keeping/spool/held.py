@@ -21,17 +21,11 @@ class _Loss:
     rows: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Commit:
-    at_s: float
-    rows: Mapping[str, pa.Table]
-
-
 class Held:
     """Rows of commits, or of looks, with the readings that they end at, the oldest first."""
 
     def __init__(self) -> None:
-        self._commits: deque[_Commit] = deque()
+        self._commits: deque[tuple[float, Mapping[str, pa.Table]]] = deque()
         self._readings: dict[tuple[str, str], pa.Table | None] = {}
         self._losses: dict[str, _Loss] = {}
 
@@ -55,13 +49,13 @@ class Held:
         at_s: float,
     ) -> None:
         """A commit or a look, at a time of a clock that is never set."""
-        self._commits.append(_Commit(at_s, rows))
+        self._commits.append((at_s, rows))
         self._readings.update(readings)
 
     def expire(self, before_s: float) -> None:
         """Give up the rows from before that time; they become rows of `gaps`."""
-        while self._commits and self._commits[0].at_s < before_s:
-            for table, rows in self._commits.popleft().rows.items():
+        while self._commits and self._commits[0][0] < before_s:
+            for table, rows in self._commits.popleft()[1].items():
                 self._lose(table, rows)
 
     def _lose(self, table: str, rows: pa.Table) -> None:
@@ -72,8 +66,8 @@ class Held:
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
         """By table, all rows that are held, and those on what was given up."""
-        for commit in self._commits:
-            yield from commit.rows.items()
+        for _, rows in self._commits:
+            yield from rows.items()
         for gap in self._gaps():
             yield "gaps", gap
 

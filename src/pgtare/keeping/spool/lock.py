@@ -23,18 +23,15 @@ class Lock:
         self._fd = os.open(directory / LOCK, flags, 0o600)
         try:
             self._take()
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError as ex:
             os.close(self._fd)
             raise UsageError(
                 f"{directory} is written by another process ({_named(directory)}): stop it first, "
                 "or name another directory"
             ) from ex
-        except OSError:
-            # a full disk has no room for the number; the lock holds all the same
-            if not self._held():
-                raise
+        with contextlib.suppress(OSError):  # a full disk has no room for the number
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def _take(self) -> None:
         for _ in range(_TRIES - 1):
@@ -43,14 +40,6 @@ class Lock:
                 return
             time.sleep(_PAUSE_S)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _held(self) -> bool:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._fd)
-            return False
-        return True
 
     def release(self) -> None:
         """Let another process write."""

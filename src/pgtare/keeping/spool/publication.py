@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -82,10 +81,7 @@ class Publication:
         self._readings.pop((server, part), None)
         if rows is None:
             return
-        name = f"{READINGS}/{self.id}-{quote(server, safe='')[:80]}-{quote(part, safe='')[:40]}"
-        taken = {reading.name for reading in self._readings.values()}
-        number = next(i for i in range(1 << 20) if f"{name}{_suffix(i)}" not in taken)
-        name += _suffix(number)
+        name = f"{READINGS}/{self.id}-{len(self._written)}.parquet"
         self._written.append(name)
         size = self._volume.write(name, segments.encoded(rows))
         self._readings[server, part] = KeptReading(name, size)
@@ -174,7 +170,3 @@ class Publication:
 def with_segment(rows: pa.Table, segment: str) -> pa.Table:
     """Rows with the column that names their commit."""
     return rows.append_column("segment", pa.repeat(pa.scalar(segment, pa.string()), rows.num_rows))
-
-
-def _suffix(number: int) -> str:
-    return f"-{number}.parquet" if number else ".parquet"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,12 @@ class Segment:
 
     def to_list(self) -> list[Any]:
         """For the manifest."""
-        return [getattr(self, name) for name in _FIELDS]
+        return [*vars(self).values()]
 
     def day_end(self) -> datetime:
         """When its day is over."""
         start = datetime.fromisoformat(self.day).replace(tzinfo=UTC)
         return start + timedelta(days=1)
-
-
-_FIELDS = tuple(one.name for one in fields(Segment))
 
 
 class DamagedFile(Exception):

@@ -240,12 +240,6 @@ def commits_between(
     connection: StoreConnection, spool: str, after: int, to: int
 ) -> list[tuple[str, str, int]]:
     """Tables, days and commits after one, up to another, of which a store has rows."""
-    found: list[tuple[str, str, int]] = []
-    for table in TABLES:
-        rows = connection.rows(
-            f"SELECT DISTINCT toString(toDate(ts)), seq FROM {connection.database}.{table} "
-            "WHERE spool = {spool:String} AND seq > {after:Int64} AND seq <= {to:Int64}",
-            {"spool": spool, "after": after, "to": to},
-        )
-        found += [(table, str(day), int(number)) for day, number in rows]
-    return found
+    return [
+        (table, *place) for table in TABLES for place in rows_of(connection, spool, table, after, to)
+    ]

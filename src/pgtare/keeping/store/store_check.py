@@ -98,6 +98,18 @@ def check(connection: StoreConnection) -> StoreCheck:
             faults.append(wrong)
     except StoreError as ex:
         faults.append(f"the version of the tables cannot be read: {ex}")
+    spools: list[Push] = []
+    partial: list[PartialCommits] = []
+    if tables == len(TABLES):
+        try:
+            spools, partial = pushed_rows.pushes(connection), repair.partial(connection)
+        except StoreError as ex:
+            faults.append(f"what was sent cannot be read: {ex}")
+    if partial:
+        notes.append(
+            f"commits of {len(partial)} tables and days are partial and left out by the page: "
+            "`pgtare store repair` deletes what there is, and the agent sends all of it again"
+        )
     return StoreCheck(
         version=str(version),
         server=str(server),
@@ -105,8 +117,8 @@ def check(connection: StoreConnection) -> StoreCheck:
         roles=_roles(connection),
         clock_s=clock_s,
         tables=tables,
-        spools=_spools(connection, faults) if tables == len(TABLES) else [],
-        partial=_partial(connection, notes) if tables == len(TABLES) else [],
+        spools=spools,
+        partial=partial,
         faults=faults,
         notes=notes,
     )
@@ -142,24 +154,3 @@ def _roles(connection: StoreConnection) -> list[str]:
     except StoreError:
         return []
     return [name for name in str(found[0][0]).split(",") if name]
-
-
-def _spools(connection: StoreConnection, faults: list[str]) -> list[Push]:
-    try:
-        return pushed_rows.pushes(connection)
-    except StoreError as ex:
-        faults.append(f"the table pushes cannot be read: {ex}")
-        return []
-
-
-def _partial(connection: StoreConnection, notes: list[str]) -> list[PartialCommits]:
-    try:
-        found = repair.partial(connection)
-    except StoreError:
-        return []
-    if found:
-        notes.append(
-            f"commits of {len(found)} tables and days are partial and left out by the page: "
-            "`pgtare store repair` deletes what there is, and the agent sends all of it again"
-        )
-    return found

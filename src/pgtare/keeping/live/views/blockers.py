@@ -15,8 +15,8 @@ from pgtare.keeping.live.page_parts import (
     ViewPage,
 )
 from pgtare.keeping.live.time_window import US, TimeWindow
-from pgtare.keeping.live.views import breakdown, session_columns
-from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.views import breakdown
+from pgtare.keeping.live.views.view_request import SESSION_COLUMNS, ViewRequest, session_values
 from pgtare.keeping.live.worker_process import LiveRow
 from pgtare.kit import numbers
 from pgtare.postgres import backend_types
@@ -32,7 +32,7 @@ _MOMENTS = (
     PageColumn("waited_ns", "waited, in total", "ns"),
 )
 _SESSIONS = (
-    *session_columns.COLUMNS,
+    *SESSION_COLUMNS,
     PageColumn("state", "state"),
     PageColumn("event", "waits for"),
     PageColumn("query_id", "statement"),
@@ -107,7 +107,7 @@ async def sessions_at(
     involved = [row for row in now if is_in_tree(row) or row["process"] in also]
     texts = await breakdown.texts(request, involved)
     trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
-    lines = [PageRow(_session(row), session_columns.href(request, row)) for row in involved]
+    lines = [PageRow(_session(row), request.statement_href(row)) for row in involved]
     caption = f"Sessions at {time_window.shown(end)} UTC"
     table = PageTable("sessions", caption, _SESSIONS, lines)
     cut = sum(row["wait_class"] == "Lock" and not is_in_tree(row) for row in now)
@@ -173,7 +173,7 @@ def _words(
 def _session(row: LiveRow) -> list[object]:
     event = f"{row['wait_class']}: {row['wait_event']}" if row["wait_event"] else ""
     return [
-        *session_columns.values(row),
+        *session_values(row),
         row["condition"],
         event,
         str(row["statement"] or ""),

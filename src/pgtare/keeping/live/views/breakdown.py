@@ -227,8 +227,7 @@ def _statement_row(
         href = address("/breakdown", {**_kept(request), "kind": row["sort"], "by": "event"})
         return PageRow([row["sort"], words, *where, *shown], href)
     text = known.get((row["host"], row["statement"]), "")
-    href = request.href("/statement", server=row["host"], query_id=row["statement"])
-    return PageRow([str(row["statement"]), text, *where, *shown], href)
+    return PageRow([str(row["statement"]), text, *where, *shown], request.statement_href(row))
 
 
 def figures_of(row: LiveRow, all_aas: float, transactions_s: float) -> dict[str, object]:

@@ -15,8 +15,8 @@ from pgtare.keeping.live.page_parts import (
     ViewPage,
 )
 from pgtare.keeping.live.row_sources import SAMPLED, RowSource, row_source
-from pgtare.keeping.live.views import breakdown, session_columns
-from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.views import breakdown
+from pgtare.keeping.live.views.view_request import SESSION_COLUMNS, ViewRequest, session_values
 from pgtare.keeping.live.worker_process import LiveRow
 
 #: A histogram over many hours reads hours if there are more rows of minutes than this.
@@ -35,7 +35,7 @@ _CLASSES = (
     PageColumn("share", "share", "share"),
 )
 _SESSIONS = (
-    *session_columns.COLUMNS,
+    *SESSION_COLUMNS,
     PageColumn("query_id", "statement"),
     PageColumn("seen", "seen", "count"),
     PageColumn("last_ts", "last", "time"),
@@ -87,11 +87,7 @@ async def latency_sections(request: ViewRequest, source: RowSource) -> list[Page
     if total <= 0:
         return []
     chart = live_charts.heat_chart(found, request.window, step_us)
-    lines = []
-    for share in _SHARES:
-        number = percentile_class(counts, share)
-        assert number is not None
-        lines.append(PageRow([share, *bounds_ns(number)]))
+    lines = [PageRow([share, *bounds_ns(percentile_class(counts, share))]) for share in _SHARES]
     ended = sum(row["waits_ended"] for row in found)
     waited = sum(row["waited_ns"] for row in found)
     mean = waited / ended if ended else 0.0
@@ -115,14 +111,12 @@ async def latency_sections(request: ViewRequest, source: RowSource) -> list[Page
     ]
 
 
-def percentile_class(counts: Sequence[int], share: float) -> int | None:
-    """The class in which a percentile lies, exactly; None if nothing was counted.
+def percentile_class(counts: Sequence[int], share: float) -> int:
+    """The class in which a percentile lies, exactly.
 
-    Counts may be negative, as differences are.
+    Counts may be negative, as differences are, but not their sum.
     """
     total = sum(counts)
-    if total <= 0:
-        return None
     seen = 0
     for number, count in enumerate(counts):
         seen += count
@@ -151,7 +145,7 @@ async def _sessions(request: ViewRequest) -> PageSection:
 
 def _session_values(row: LiveRow) -> list[object]:
     return [
-        *session_columns.values(row),
+        *session_values(row),
         str(row["statement"] or ""),
         row["times_seen"],
         row["last_us"],

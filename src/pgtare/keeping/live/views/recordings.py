@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageSection, PageTable
-from pgtare.keeping.live.views import session_columns
-from pgtare.keeping.live.views.view_request import ViewRequest
+from pgtare.keeping.live.views.view_request import SESSION_COLUMNS, ViewRequest, session_values
 from pgtare.keeping.live.worker_process import LiveRow
 
 #: Recordings that are read to choose from.
@@ -16,7 +15,7 @@ _COLUMNS = (
     PageColumn("cause", "what triggered it"),
     PageColumn("detail", "how much"),
     PageColumn("started", "when", "time"),
-    *session_columns.COLUMNS,
+    *SESSION_COLUMNS,
     PageColumn("query_id", "statement"),
     PageColumn("bytes", "in memory", "bytes"),
     PageColumn("file", "file on the server"),
@@ -29,7 +28,7 @@ _NOTE = (
 
 def section(request: ViewRequest, rows: Sequence[LiveRow], empty: str) -> PageSection:
     """A section with these recordings. empty: what to say if there are none."""
-    lines = [PageRow(_values(row), session_columns.href(request, row)) for row in rows]
+    lines = [PageRow(_values(row), request.statement_href(row)) for row in rows]
     caption = f"Traces that servers kept, {request.window.words()}"
     table = PageTable("recordings", caption, _COLUMNS, lines, empty=empty)
     return PageSection("Recordings", (_NOTE,) if rows else (), table=table)
@@ -41,7 +40,7 @@ def _values(row: LiveRow) -> list[object]:
         row["trigger_words"],
         row["how_much"],
         row["begun_us"],
-        *session_columns.values(row),
+        *session_values(row),
         str(row["statement"] or ""),
         row["size_bytes"] or None,
         row["place"] or "",

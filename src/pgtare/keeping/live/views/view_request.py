@@ -8,11 +8,20 @@ from typing import Any
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.keeping.live import page_parts, row_sources, time_window
+from pgtare.keeping.live.page_parts import PageColumn
 from pgtare.keeping.live.row_sources import RowSource
 from pgtare.keeping.live.spool_views import Grain
 from pgtare.keeping.live.time_window import TimeWindow
 from pgtare.keeping.live.worker_process import LiveRow, WorkerProcess
 
+#: The columns of a table of sessions that say which session a row is of.
+SESSION_COLUMNS = (
+    PageColumn("pid", "process"),
+    PageColumn("server", "server"),
+    PageColumn("role", "role"),
+    PageColumn("database", "database"),
+    PageColumn("application", "application"),
+)
 #: Rows that a table of a view has at most.
 MOST = 200
 #: Longer windows may have charts of hours, s.
@@ -169,6 +178,12 @@ class ViewRequest:
         """An address with the same window and server."""
         return page_parts.address(path, {**self.window.address(), **self.of_server, **changes})
 
+    def statement_href(self, row: LiveRow) -> str | None:
+        """The statement of a row with host and statement, if it is known."""
+        if not row["statement"]:
+            return None
+        return self.href("/statement", server=row["host"], query_id=row["statement"])
+
     def same(self, **changes: Any) -> str:
         """The address of this view with some words changed; None leaves one out."""
         kept = {name: value for name, value in self.words.items() if name != "table"}
@@ -178,6 +193,11 @@ class ViewRequest:
         """The address of this view for another window."""
         changes = {"last": None, "from": None, "to": None, "at": None}
         return self.same(**{**changes, **window.address()})
+
+
+def session_values(row: LiveRow) -> list[object]:
+    """The values of SESSION_COLUMNS, of a row with process, host, user_role, base, program."""
+    return [str(row["process"]), row["host"], row["user_role"], row["base"], row["program"]]
 
 
 def _only(words: Mapping[str, str]) -> dict[str, str | int]:
