@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from tests.live_pages import ServedPage, served
 
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
 from pgtare.keeping.spool.writer import Spool
 

@@ -24,7 +24,7 @@ from pgtare.keeping.live.store_worker import StoreWorker
 from pgtare.keeping.spool import rollup
 from pgtare.keeping.spool.publication import segment_id, with_segment
 from pgtare.keeping.spool.tables import TABLES
-from pgtare.keeping.store import pushed_rows, store_schema, store_tables
+from pgtare.keeping.store import pushed_rows, store_schema
 from pgtare.keeping.store.connection import StoreConnection
 from pgtare.kit.numbers import volume
 
@@ -49,7 +49,7 @@ def ticks(hours: float, start: datetime) -> Iterator[tuple[int, dict[str, pa.Tab
 def stored(table: str, rows: pa.Table, seq: int) -> pa.Table:
     """Rows as they are sent."""
     whole = with_segment(rows, segment_id(SPOOL, seq)).select(TABLES[table].schema.names)
-    return store_tables.stored(table, whole)
+    return store_schema.stored(table, whole)
 
 
 def of_many(rows: pa.Table, servers: int) -> pa.Table:

@@ -26,7 +26,7 @@ from pgtare.keeping.agent.server_looks import ServerLooks
 from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
 from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool import reader
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster

@@ -55,7 +55,6 @@ def test_rows_are_sent_and_a_lost_memory_asks(tmp_path: Path, store: StoreConnec
 def test_an_insert_that_is_delivered_twice_is_left_out(
     tmp_path: Path, store: StoreConnection
 ) -> None:
-    from pgtare.keeping.store import store_tables
     from pgtare.keeping.store.pushed_rows import PushUnit
 
     with Spool.open(tmp_path, UNLIMITED) as spool:
@@ -65,7 +64,7 @@ def test_an_insert_that_is_delivered_twice_is_left_out(
 
     unit = PushUnit(uuid, "ticks", "2026-01-01", held(tmp_path, "ticks"))
     for _ in range(2):
-        store.insert("ticks", store_tables.stored("ticks", unit.rows), unit.token(0))
+        store.insert("ticks", store_schema.stored("ticks", unit.rows), unit.token(0))
     assert differences(store, tmp_path) == {}
     assert repair.partial(store) == []
 

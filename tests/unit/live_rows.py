@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.tables import HISTOGRAM, TABLES, rows
 from pgtare.keeping.spool.writer import Spool
 from pgtare.postgres.backend_types import is_background

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pgtare.keeping.spool import manifest, rollup, segments
 from pgtare.keeping.spool.believed_clock import BelievedClock
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.tables import TABLES, Column, rows
 from pgtare.keeping.spool.writer import Spool
 

@@ -8,7 +8,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.keeping.agent import config
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from tests.commands import refused
 
 GOOD = """

@@ -36,7 +36,7 @@ from pgtare.keeping.metrics.wait_totals import (
     WaitKey,
     WaitTotals,
 )
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.tables import HISTOGRAM, rows
 from pgtare.keeping.spool.writer import Spool
 from pgtare.kit.option_values import address, is_loopback

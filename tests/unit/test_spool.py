@@ -14,7 +14,7 @@ import pytest
 
 from pgtare.errors import PgtareError, UsageError
 from pgtare.keeping.spool import lock, manifest, reader, segments
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
 from pgtare.keeping.spool.writer import Spool

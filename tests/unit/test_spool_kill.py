@@ -20,7 +20,7 @@ import pytest
 
 from pgtare.keeping import spool as package
 from pgtare.keeping.spool import compaction
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.volume import Volume
 from pgtare.keeping.spool.writer import Spool
 from tests.unit.spool_rows import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.keeping.spool.limits import PRESSURE_ORDER, SpoolLimits
+from pgtare.keeping.spool.retention import PRESSURE_ORDER, SpoolLimits
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
 from pgtare.keeping.spool.writer import Spool

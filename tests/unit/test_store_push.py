@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pgtare.keeping.spool import manifest
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.publication import with_segment
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.writer import Spool

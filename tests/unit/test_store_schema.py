@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pgtare.keeping.spool.tables import TABLES
-from pgtare.keeping.store import repair, store_check, store_schema, store_tables
+from pgtare.keeping.store import repair, store_check, store_schema
 from pgtare.keeping.store.connection import StoreConnection
 from tests.commands import in_process
 from tests.unit.store_engine import engine, new_store
@@ -40,7 +40,7 @@ def test_a_table_has_the_columns_of_the_spool(name: str, store: StoreConnection)
                 ("segment", "String"),
             ]
         else:
-            expected.append((column.name, store_tables.column_type(column)))
+            expected.append((column.name, store_schema.column_type(column)))
     assert found == expected
 
 

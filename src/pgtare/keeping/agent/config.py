@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from pgtare.errors import UsageError
-from pgtare.keeping.spool.limits import SpoolLimits
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.kit import numbers
 from pgtare.kit.option_values import address, seconds, size
 from pgtare.postgres.inventory import ConfigModel, InventoryServer, ServersConfig, read_config

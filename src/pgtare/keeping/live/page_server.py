@@ -19,13 +19,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.keeping.live import connection_limits, page_routes, view_routes
+from pgtare.keeping.live import connection_limits, view_routes, written_pages
 from pgtare.keeping.live.access import AccessControl, AccessRules, LetIn, ListenAddress
 from pgtare.keeping.live.connection_limits import LimitedListener
-from pgtare.keeping.live.page_routes import PageRoutes
 from pgtare.keeping.live.page_shell import PageShell
 from pgtare.keeping.live.view_routes import ViewRoutes
 from pgtare.keeping.live.worker_process import TIME_LIMIT_S
+from pgtare.keeping.live.written_pages import PageRoutes
 from pgtare.keeping.store.address import StoreAddress
 
 _STARTED_S = 60.0
@@ -58,7 +58,7 @@ def _application(
 ) -> ASGIApp:
     menu = {} if source is None else dict(view_routes.MENU)
     if pages is not None:
-        menu |= page_routes.MENU
+        menu |= written_pages.MENU
     shell = PageShell(menu)
     first = next(iter(menu))
     views = None if source is None else ViewRoutes(source, shell, limit_s)

@@ -1,4 +1,4 @@
-"""Pages that other commands wrote: a list, and each with the scripts it shares loaded once.
+"""Pages that other commands wrote: their list and routes, each with shared scripts loaded once.
 
 A page that this pgtare wrote, with no script but its own, is served with the addresses of shared
 files in their place. Any other page is served as it is, but as a stranger to this site (CSP
@@ -16,10 +16,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageSection, PageTable, ViewPage
+from pgtare.keeping.live.page_shell import PageShell
 from pgtare.kit import numbers, page_frame
 
+MENU = {"/pages": "Pages"}
+_COLUMNS = (
+    PageColumn("title", "page"),
+    PageColumn("name", "file"),
+    PageColumn("written", "written", "time"),
+    PageColumn("bytes", "size", "bytes"),
+)
 #: How deep below the directory pages are looked for: the pages of a run, of many runs, of a fleet.
 _DEEPEST = 3
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
@@ -156,3 +171,55 @@ def _has_address(name: str) -> bool:
     if len(parts) > _DEEPEST or _UNADDRESSED.search(name):
         return False
     return all(part and not part.startswith(".") for part in parts)
+
+
+class PageRoutes:
+    """The routes over one directory. Raises UsageError if there is none."""
+
+    def __init__(self, directory: Path, shell: PageShell) -> None:
+        plotly, charts = page_frame.shared_scripts()
+        addresses = {plotly: shell.address("plotly"), charts: shell.address("charts")}
+        self._pages, self._shell = WrittenPages(directory, addresses), shell
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        return [
+            Route("/pages", self._list),
+            Route("/pages.csv", self._csv),
+            Route("/pages/{name:path}", self._page),
+        ]
+
+    async def _table(self) -> tuple[PageTable, int]:
+        """The newest pages, and how many older ones it lacks."""
+        pages, older = await run_in_threadpool(self._pages.listed)
+        rows = [
+            PageRow(
+                [page.title, page.name, page.written_us, page.size], f"/pages/{quote(page.name)}"
+            )
+            for page in pages
+        ]
+        empty = "No pages here yet. Commands write one with --out."
+        table = PageTable("pages", "Pages that commands wrote", _COLUMNS, rows, empty=empty)
+        return table, older
+
+    async def _list(self, request: Request) -> Response:
+        table, older = await self._table()
+        note = "The newest come first."
+        if older:
+            note += f" {older} older ones are not listed."
+        section = PageSection("All", (note,), table=table)
+        return self._shell.plain(ViewPage("Pages", [section]), "/pages")
+
+    async def _csv(self, request: Request) -> Response:
+        headers = {"content-disposition": 'attachment; filename="pages.csv"'}
+        table, _ = await self._table()
+        return Response(table.csv(), headers=headers, media_type="text/csv; charset=utf-8")
+
+    async def _page(self, request: Request) -> Response:
+        try:
+            found = await run_in_threadpool(self._pages.served, request.path_params["name"])
+        except MeasurementError as ex:
+            return self._shell.failure(str(ex), 503)
+        if found is None:
+            return self._shell.failure("There is no such page.", 404)
+        return HTMLResponse(found.text, headers=dict(found.headers))

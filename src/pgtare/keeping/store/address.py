@@ -22,7 +22,6 @@ DATABASE = "pgtare"
 EXAMPLE = "clickhouse://user@host:8443/pgtare"
 
 _PLAIN_PORT, _TLS_PORT = 8123, 8443
-_ON, _OFF = ("on", "yes", "true", "1"), ("off", "no", "false", "0")
 #: Names that need no quotes in SQL.
 _DATABASE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
@@ -97,11 +96,9 @@ def _tls(word: str | None, host: str, port: int | None, option: str) -> bool:
     """Whether TLS is used: unless it is said, everywhere but on this machine."""
     if word is None:
         return not option_values.is_loopback(host) or port == _TLS_PORT
-    if word in _ON:
-        return True
-    if word in _OFF:
-        return False
-    raise UsageError(f"{option}: tls is on or off")
+    if word not in ("on", "off"):
+        raise UsageError(f"{option}: tls is on or off")
+    return word == "on"
 
 
 def _path(word: str | None) -> Path | None:

@@ -22,7 +22,7 @@ from pgtare.keeping.spool.manifest import SpoolManifest
 from pgtare.keeping.spool.segments import DamagedFile, times_us
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
-from pgtare.keeping.store import push_memory, pushed_rows, store_tables
+from pgtare.keeping.store import push_memory, pushed_rows, store_schema
 from pgtare.keeping.store.commit_rows import CommitReader, next_window
 from pgtare.keeping.store.connection import StoreConnection, StoreError
 from pgtare.keeping.store.push_memory import PartialPush, PushMemory
@@ -310,7 +310,7 @@ class SpoolPusher:
         return found
 
     def _insert(self, connection: StoreConnection, unit: PushUnit, number: int = 0) -> None:
-        rows = store_tables.stored(unit.table, unit.rows)
+        rows = store_schema.stored(unit.table, unit.rows)
         connection.insert(unit.table, rows, unit.token(number))
 
     def _units(self, content: SpoolManifest, table: str, after: int, to: int) -> Iterator[PushUnit]:

@@ -1,5 +1,8 @@
 """The store's schema as SQL: its tables, made once and known by their version, and its roles.
 
+The tables are those of the spool. In place of the text `segment` a row has `spool` and `seq`, which
+take next to no room; `segment` is an alias of both. A list that is NULL in a spool is empty.
+
 The agent may insert, and read the columns by which its rows are counted. The page may read. Only
 the third role may delete what is partial; no service should have it.
 """
@@ -8,9 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pgtare.errors import UsageError
-from pgtare.keeping.spool.tables import TABLES, SpoolTable
-from pgtare.keeping.store import store_tables
+from pgtare.keeping.spool import segments
+from pgtare.keeping.spool.tables import TABLES, Column, SpoolTable
 from pgtare.keeping.store.connection import StoreConnection, quoted
 
 #: Of all tables; a store of another version is refused.
@@ -45,6 +51,24 @@ _NOTES = {
 ) ENGINE = ReplacingMergeTree(at) ORDER BY (spool, seq, table_name, day)""",
 }
 _SETTINGS = "ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000"
+#: Texts that are different in most rows; of the others there are few.
+_MANY_VALUES = frozenset({"text", "detail", "settings", "labels", "title", "file"})
+_TYPES = {
+    "string": "String",
+    "int64": "Int64",
+    "int32": "Int32",
+    "bool": "Bool",
+    "double": "Float64",
+    "timestamp[us, tz=UTC]": "DateTime64(6, 'UTC')",
+    "list<item: int32>": "Array(Int32)",
+}
+_SEGMENT = (
+    ("spool", "LowCardinality(String)"),
+    ("seq", "Int64 CODEC(Delta, ZSTD)"),
+    ("segment", "String ALIAS concat(spool, '-', leftPad(toString(seq), 10, '0'))"),
+)
+_CODECS = {"ts": "Delta, ZSTD", "epoch": "ZSTD", "covered_ns": "ZSTD"}
+_DAY_S = 86400
 #: What an agent inserts into.
 FILLED = (*TABLES, "pushes", "partial_segments")
 
@@ -73,19 +97,61 @@ def role_statements(database: str) -> Iterator[str]:
 
 
 def _table(table: SpoolTable) -> str:
-    """What makes a table of the spool."""
-    columns = "".join(f"  {name} {of},\n" for name, of in store_tables.columns(table))
+    """What makes a table of the spool; rows that are kept for good are partitioned by month."""
+    columns = "".join(f"  {name} {of},\n" for name, of in _columns(table))
+    # texts of statements are looked up by their hash, everything else by server and time
+    order = "text_hash, server, ts" if table.name == "texts" else "server, ts"
+    partition, ttl = "toYYYYMM(ts)", ""
+    if table.kept_s is not None:
+        partition = "toDate(ts)"
+        ttl = f"TTL toDateTime(ts) + INTERVAL {table.kept_s // _DAY_S} DAY\n"
     return (
         f"(\n{columns}  INDEX seqs seq TYPE minmax GRANULARITY 1\n)\nENGINE = MergeTree\n"
-        f"PARTITION BY {store_tables.partition(table)}\n"
-        f"ORDER BY ({store_tables.order(table)})\n{_ttl(table)}SETTINGS {_SETTINGS}"
+        f"PARTITION BY {partition}\nORDER BY ({order})\n{ttl}SETTINGS {_SETTINGS}"
     )
 
 
-def _ttl(table: SpoolTable) -> str:
-    if table.kept_s is None:
-        return ""
-    return f"TTL toDateTime(ts) + INTERVAL {table.kept_s // store_tables.DAY_S} DAY\n"
+def column_type(column: Column) -> str:
+    """The type of a column."""
+    name = _TYPES[str(column.type)]
+    if name.startswith("Array"):
+        return name
+    if column.nullable:
+        name = f"Nullable({name})"
+    if pa.types.is_string(column.type) and column.name not in _MANY_VALUES:
+        name = f"LowCardinality({name})"
+    return name
+
+
+def _columns(table: SpoolTable) -> list[tuple[str, str]]:
+    """Names and definitions of all columns."""
+    found: list[tuple[str, str]] = []
+    for column in table.columns:
+        if column.name == "segment":
+            found += _SEGMENT
+            continue
+        codec = _CODECS.get(column.name)
+        if codec is None and str(column.type) in ("int64", "int32"):
+            codec = "ZSTD"
+        found.append((column.name, column_type(column) + (f" CODEC({codec})" if codec else "")))
+    return found
+
+
+def stored(table: str, rows: pa.Table) -> pa.Table:
+    """Rows of a spool with the columns of a store."""
+    schema = TABLES[table].schema
+    numbers = segments.seqs(rows)
+    found: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for field in schema:
+        if field.name == "segment":
+            uuid = str(rows["segment"][0].as_py()).rpartition("-")[0]
+            found["spool"] = pa.repeat(pa.scalar(uuid, pa.string()), rows.num_rows)
+            found["seq"] = pa.array(numbers, pa.int64())
+        elif pa.types.is_list(field.type):
+            found[field.name] = pc.coalesce(rows[field.name], pa.scalar([], field.type))
+        else:
+            found[field.name] = rows[field.name]
+    return pa.table(found)
 
 
 def version(connection: StoreConnection) -> int | None:
