@@ -180,7 +180,7 @@ def run(directory: Path, hours: float, servers: int, days: int, bytes_only: bool
     filled = fill_hours(connection, base, servers, days)
     us = int(end.timestamp()) * 10**6
     marks = {"waits_1h": us, "ticks_1h": us}
-    pushed_rows.note_push(connection, SPOOL, len(base), marks, 0)
+    pushed_rows.note_push(connection, SPOOL, len(base), marks)
     worker = StoreWorker(lambda: connection)
     print(f"measured: {filled} rows of hours, {servers} servers, {days} days; the page's queries:")
     month = (us - days * 86400 * 10**6, us)

@@ -165,7 +165,7 @@ def check(scene: Scene, directory: Path, *, go_on: bool) -> None:
                 if detail.startswith("ticks:")
             )
             if "ticks" in (dropped := newest(directory).dropped):
-                lost += dropped["ticks"].rows
+                lost += dropped["ticks"]
             assert held(directory, "ticks").num_rows + lost == 3 * index
             return
         for table in ROLLED:

@@ -376,8 +376,7 @@ def test_unsent_rows_outlive_their_age_and_are_counted_if_dropped_for_room(
         assert left == [2], "the first was sent and is too old"
         spool._limits = SpoolLimits(most_bytes=1, reserve_bytes=0)
         catch_up(spool, at(3600))
-        dropped = newest(tmp_path).dropped["sessions"]
-        assert (dropped.rows, dropped.unsent_rows) == (6, 3)
+        assert newest(tmp_path).dropped["sessions"] == 6
         assert any("3 of them not sent to the store" in note for note in spool.take_notes())
 
 

@@ -141,12 +141,6 @@ def _print_info(found: SpoolInfo) -> None:
         size = volume(table.bytes)
         tables.add_row(table.name, str(table.rows), size, str(table.segments), *times, dropped)
     _section(tables, bool(found.tables))
-    for table in found.tables:
-        if table.dropped_unsent_rows:
-            cli.say(
-                f"{table.name}: {table.dropped_unsent_rows} rows were dropped before they were "
-                "sent to the store"
-            )
     gaps = Fitted("missing of", "kind", "gaps", "last")
     for gap in found.gaps:
         gaps.add_row(gap.server or "(unknown)", gap.kind, str(gap.rows), _shown(gap.last))

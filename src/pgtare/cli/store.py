@@ -130,10 +130,9 @@ def _print_check(found: StoreCheck, name: str) -> None:
         f"{found.clock_s:+.1f} s from this machine's"
     )
     if found.spools:
-        table = Fitted("spool", "commits", "last rows", "dropped unsent")
+        table = Fitted("spool", "commits", "last rows")
         for one in found.spools:
-            dropped = str(one.unsent_rows) if one.unsent_rows else ""
-            table.add_row(one.spool, str(one.seq), f"{one.age_s:.0f} s ago", dropped)
+            table.add_row(one.spool, str(one.seq), f"{one.age_s:.0f} s ago")
         cli.stdout().print(table, highlight=False)
     _print_partial(found.partial)
     for sentence in (*found.faults, *found.notes):

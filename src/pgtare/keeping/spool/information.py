@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pgtare.keeping.spool import lock, reader, retention
-from pgtare.keeping.spool.manifest import DroppedRows, SpoolManifest
+from pgtare.keeping.spool.manifest import SpoolManifest
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
 from pgtare.kit.document import Document, Model, schema_name
@@ -53,10 +53,6 @@ class SpoolTable(Model):
     )
     dropped_rows: int = Field(
         description="rows dropped so far, because they were old or to make room"
-    )
-    dropped_bytes: int = Field(description="size of the files dropped so far, bytes")
-    dropped_unsent_rows: int = Field(
-        description="of the dropped rows, those that had not been sent to the agent's store"
     )
 
 
@@ -115,7 +111,6 @@ def info(directory: Path) -> SpoolInfo:
 
 def _table(content: SpoolManifest, name: str) -> SpoolTable:
     segments = content.of_table(name)
-    dropped = content.dropped.get(name, DroppedRows())
     rolled_us = content.rolled_us.get(name)
     return SpoolTable(
         name=name,
@@ -125,9 +120,7 @@ def _table(content: SpoolManifest, name: str) -> SpoolTable:
         first=_time(min((segment.first_us for segment in segments), default=None)),
         last=_time(max((segment.last_us for segment in segments), default=None)),
         rolled_up_to=_time(rolled_us),
-        dropped_rows=dropped.rows,
-        dropped_bytes=dropped.bytes,
-        dropped_unsent_rows=dropped.unsent_rows,
+        dropped_rows=content.dropped.get(name, 0),
     )
 
 

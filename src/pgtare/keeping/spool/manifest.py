@@ -51,24 +51,13 @@ class Retired:
 
 
 @dataclass(frozen=True)
-class DroppedRows:
-    """What a table has lost by age or for room, in all.
-
-    unsent_rows: of the rows, those that were not sent to a store before, if there is one.
-    """
-
-    rows: int = 0
-    bytes: int = 0
-    unsent_rows: int = 0
-
-
-@dataclass(frozen=True)
 class SpoolManifest:
     """What a spool holds. Files are named relative to it.
 
     readings: by server and part. rolled_us: for each rolled-up table, up to which ts of its source
-    it is. retired: replaced files that readers may still have open. damaged: files set aside, and
-    why. lost: first and last number of commits that were lost with a damaged manifest.
+    it is. retired: replaced files that readers may still have open. dropped: rows that a table has
+    lost by age or for room. damaged: files set aside, and why. lost: first and last number of
+    commits that were lost with a damaged manifest.
     rolled_early: if the watermark of a rolled-up table was set back, what is summed up beyond it:
     rows of commits up to a number, with ts up to a time in µs.
     """
@@ -79,7 +68,7 @@ class SpoolManifest:
     readings: Mapping[tuple[str, str], KeptReading] = field(default_factory=dict)
     rolled_us: Mapping[str, int] = field(default_factory=dict)
     retired: Mapping[str, Retired] = field(default_factory=dict)
-    dropped: Mapping[str, DroppedRows] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     lost: tuple[tuple[int, int], ...] = ()
     rolled_early: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
@@ -136,7 +125,7 @@ def write(volume: Volume, manifest: SpoolManifest) -> SpoolManifest:
             name: [retired.at_s, retired.seq, retired.bytes]
             for name, retired in manifest.retired.items()
         },
-        "dropped": {name: list(astuple(lost)) for name, lost in manifest.dropped.items()},
+        "dropped": {name: [rows] for name, rows in manifest.dropped.items()},
         "damaged": dict(manifest.damaged),
         "lost": manifest.lost,
         "rolled_early": dict(manifest.rolled_early),
@@ -269,7 +258,8 @@ def _of_content(path: Path, content: dict[str, Any], old: list[Segment]) -> Spoo
         },
         rolled_us=content["rolled_us"],
         retired={name: Retired(*rest) for name, rest in content["retired"].items()},
-        dropped={name: DroppedRows(*lost) for name, lost in content["dropped"].items()},
+        # earlier versions wrote more after the rows
+        dropped={name: lost[0] for name, lost in content["dropped"].items()},
         damaged=content["damaged"],
         lost=tuple((first, last) for first, last in content["lost"]),
         rolled_early={

@@ -11,13 +11,7 @@ import pyarrow as pa
 
 from pgtare.keeping.spool import manifest as manifests
 from pgtare.keeping.spool import rollup, segments
-from pgtare.keeping.spool.manifest import (
-    READINGS,
-    DroppedRows,
-    KeptReading,
-    Retired,
-    SpoolManifest,
-)
+from pgtare.keeping.spool.manifest import READINGS, KeptReading, Retired, SpoolManifest
 from pgtare.keeping.spool.segments import Segment, times_us
 from pgtare.keeping.spool.tables import TABLES, rollups
 from pgtare.keeping.spool.volume import Volume
@@ -103,15 +97,10 @@ class Publication:
             del self._segments[segment.name]
             self._retired[segment.name] = Retired(at_s, self.seq, segment.bytes)
 
-    def drop(self, segment: Segment, unsent: int = 0) -> None:
-        """Give up the rows of a segment. unsent: how many of them no store has."""
+    def drop(self, segment: Segment) -> None:
+        """Give up the rows of a segment."""
         del self._segments[segment.name]
-        was = self._dropped.get(segment.table, DroppedRows())
-        self._dropped[segment.table] = DroppedRows(
-            was.rows + segment.rows,
-            was.bytes + segment.bytes,
-            was.unsent_rows + unsent,
-        )
+        self._dropped[segment.table] = self._dropped.get(segment.table, 0) + segment.rows
 
     def set_aside(self, name: str, why: str) -> None:
         """Set a damaged file aside, a segment or a reading."""

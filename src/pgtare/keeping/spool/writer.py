@@ -282,7 +282,7 @@ class Spool:
         of_store = f", {unsent} of them not sent to the store" if unsent else ""
         why = f"for room{of_store}"
         with self._publication() as publication:
-            publication.drop(segment, unsent)
+            publication.drop(segment)
             for gap in retention.gaps_of(segment, rows, "dropped", why, now):
                 publication.add_rows("gaps", gap)
         self._remove(segment.name)

@@ -168,14 +168,12 @@ def ever_partial(connection: StoreConnection, spool: str, to: int) -> tuple[Part
 class Push(NamedTuple):
     """What was sent of a spool: all commits up to seq, the last of them age_s ago.
 
-    rolled_us: up to where the rolled-up tables go then. unsent_rows: what the spool dropped before
-    it was sent.
+    rolled_us: up to where the rolled-up tables go then.
     """
 
     spool: str
     seq: int
     rolled_us: dict[str, int]
-    unsent_rows: int
     age_s: float
 
 
@@ -183,13 +181,13 @@ def pushes(connection: StoreConnection, spool: str | None = None) -> list[Push]:
     """What was sent of a spool, or of each; the newest first."""
     where = "" if spool is None else f"WHERE spool = {quoted(spool)} "
     found = connection.rows(
-        "SELECT spool, argMax(seq, at), argMax(rolled_us, at), argMax(unsent_rows, at), "
+        "SELECT spool, argMax(seq, at), argMax(rolled_us, at), "
         "toFloat64(dateDiff('second', max(at), now64(3))) "
         f"FROM {connection.database}.pushes {where}GROUP BY spool ORDER BY max(at) DESC"
     )
     return [
-        Push(str(name), int(seq), {str(k): int(us) for k, us in dict(rolled).items()}, int(n), age)
-        for name, seq, rolled, n, age in found
+        Push(str(name), int(seq), {str(k): int(us) for k, us in dict(rolled).items()}, age)
+        for name, seq, rolled, age in found
     ]
 
 
@@ -199,13 +197,13 @@ def last_push(connection: StoreConnection, spool: str) -> Push | None:
 
 
 def note_push(
-    connection: StoreConnection, spool: str, seq: int, rolled_us: dict[str, int], unsent: int
+    connection: StoreConnection, spool: str, seq: int, rolled_us: dict[str, int]
 ) -> None:
     """Note in the store up to which commit it has everything."""
     rolled = ", ".join(f"{quoted(name)}: {us}" for name, us in sorted(rolled_us.items()))
     connection.command(
-        f"INSERT INTO {connection.database}.pushes (spool, seq, rolled_us, unsent_rows) VALUES "
-        f"({quoted(spool)}, {seq}, {{{rolled}}}, {unsent})",
+        f"INSERT INTO {connection.database}.pushes (spool, seq, rolled_us) VALUES "
+        f"({quoted(spool)}, {seq}, {{{rolled}}})",
         {"async_insert": 0},
     )
 

@@ -272,8 +272,7 @@ class SpoolPusher:
         rolled_us = {
             name: min(us, content.rolled_us.get(name, us)) for name, us in rolled_us.items()
         }
-        unsent = sum(dropped.unsent_rows for dropped in content.dropped.values())
-        pushed_rows.note_push(connection, content.uuid, to, rolled_us, unsent)
+        pushed_rows.note_push(connection, content.uuid, to, rolled_us)
         self._pushed_to = max(self._pushed_to, to)
         self._note(
             replace(

@@ -38,7 +38,6 @@ _NOTES = {
   spool LowCardinality(String),
   seq Int64,
   rolled_us Map(LowCardinality(String), Int64),
-  unsent_rows Int64,
   at DateTime64(3, 'UTC') DEFAULT now64(3)
 ) ENGINE = ReplacingMergeTree(at) ORDER BY spool""",
     "partial_segments": """(
