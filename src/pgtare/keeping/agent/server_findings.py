@@ -164,13 +164,11 @@ class ServerFindings:
         """Look at settings, and at what observes."""
         self._checked = self._checks.again(self._reader(session, _LIMIT_S))
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether the settings are known."""
-        return self._checks.facts is not None
-
     def evaluate(self, session: ServerSession) -> list[EpisodeChange]:
-        """Compute the findings of the last seconds, and what changed since the last time."""
+        """Compute the findings of the last seconds, and what changed since the last time.
+
+        There are none before the settings are known.
+        """
         facts = self._checks.facts
         if facts is None:
             return []

@@ -87,7 +87,8 @@ class ServerLooks:
         self._databases: dict[int, str] = {}
         self._names_read = 0.0
         self._texts = StatementTexts(TextFile())
-        self._settings: str | None = None
+        self.settings: str | None = None
+        """the settings that observe the server, as JSON, as last seen"""
         self._recordings = stored_recordings(stored)
         self.findings = ServerFindings(stored(server_findings.PART), self._texts.file)
         self.description = ServerDescription(name, agent, stored)
@@ -363,7 +364,7 @@ class ServerLooks:
         before = self._activity[:2] if self._activity else None
         change = epoch.between(before, (origin, taken), interval_s)
         if self._activity is None or change.baseline is ReadingBaseline.ANEW:
-            self._settings = None
+            self.settings = None
             if change.gap is not None:
                 batch.gap(self.interval(change.gap_ns, EXACT, taken.agent_us), change.gap)
         else:
@@ -371,12 +372,12 @@ class ServerLooks:
             covered = epoch.elapsed_ns(then, taken)
             interval = self.interval(covered, EXACT, taken.agent_us)
             grown = activity_difference(first, matrix)
-            changed = settings if settings != self._settings else None
+            changed = settings if settings != self.settings else None
             batch.activity(interval, grown, self._databases, self._processors, changed)
             batch.tick(interval, ACTIVITY)
             if session.offer.waits is None:  # else they come with the counters
                 batch.figures(interval, self._time_of_looks(session))
-            self._settings = settings
+            self.settings = settings
         self._activity = origin, taken, matrix
         batch.readings["activity-info"] = moment_table(origin, taken)
         columns = {f"{_MATRIX}{i}": matrix[:, i] for i in range(matrix.shape[1])}
@@ -412,11 +413,6 @@ class ServerLooks:
                 for place, name in enumerate(("number", "started_us"))
             }
         )
-
-    @property
-    def settings(self) -> str | None:
-        """The settings that observe the server, as JSON, as last seen."""
-        return self._settings
 
     def check(self, session: ServerSession) -> Batch:
         """Check the settings, and what observes; that brings no rows."""

@@ -242,10 +242,8 @@ class ServerWatch(threading.Thread):
             self._make([ACTIVITY], lambda: self._activity(session))
         if FINDINGS in due:
             self._make([FINDINGS], lambda: self.looks.check(session))
-        if EVALUATION in due and self.looks.findings.is_checked:
+        if EVALUATION in due:
             self._make([EVALUATION], lambda: self.looks.evaluate(session))
-        elif EVALUATION in due:
-            self._again(EVALUATION)
 
     def _look_at_moment(self, session: ServerSession) -> None:
         """Make the looks that are due and show a moment; findings take many queries meanwhile."""

@@ -23,7 +23,6 @@ from pgtare.keeping.spool import manifest, reader, segments
 from pgtare.keeping.spool.manifest import SpoolManifest
 from pgtare.keeping.spool.segments import DamagedFile
 
-MEMORY = "1GB"
 THREADS = 2
 #: DuckDB remembers some 70 KB of each file; after this many that are gone it begins anew.
 _MOST_GONE = 1000
@@ -71,7 +70,7 @@ class QueryWorker:
                 return self._query(request, last_try=not left)
             except duckdb.OutOfMemoryException:
                 return {
-                    "error": f"this needs more than {MEMORY} of memory: choose a shorter window"
+                    "error": f"this needs more than {reader.MEMORY} of memory: choose a shorter window"
                 }
             except duckdb.IOException as ex:
                 self._read_at = None

@@ -137,15 +137,15 @@ def aligned(after_us: int, to_us: int, at_least: Grain = "tick") -> TimeWindow:
 
 
 def window_of(
-    address: Mapping[str, str], newest_us: int, spans: Mapping[str, list[int]], suffix: str = ""
+    address: Mapping[str, str], newest_us: int, spans: Mapping[str, list[int]]
 ) -> TimeWindow:
     """The window that an address names; the last 15 minutes if it names none.
 
     newest_us: where windows end that move on. spans: first and last time of each table, of which
     the finest are kept for a shorter time. Raises UsageError.
     """
-    start, end = address.get(f"from{suffix}"), address.get(f"to{suffix}")
-    last = address.get(f"last{suffix}", DEFAULT)
+    start, end = address.get("from"), address.get("to")
+    last = address.get("last", DEFAULT)
     if bool(start) != bool(end):
         raise UsageError("give both ends of the window: from and to")
     if start and end:

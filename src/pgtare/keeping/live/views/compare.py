@@ -123,10 +123,10 @@ async def view(request: ViewRequest) -> ViewPage:
 
 def earlier(request: ViewRequest) -> TimeWindow:
     """The earlier window; without one in the address, the one just before."""
-    words = request.words
-    if not (words.get("from2") or words.get("to2") or words.get("last2")):
+    words = {name: request.words.get(f"{name}2", "") for name in ("from", "to")}
+    if not any(words.values()):
         return request.window.before()
-    return time_window.window_of(words, request.newest_us, request.spans, "2")
+    return time_window.window_of(words, request.newest_us, request.spans)
 
 
 def _earlier_links(request: ViewRequest, before: TimeWindow) -> PageSection:
@@ -136,7 +136,7 @@ def _earlier_links(request: ViewRequest, before: TimeWindow) -> PageSection:
         window = request.window
         window = window.before() if by_s is None else window.shifted(-by_s / window.seconds)
         named = {} if by_s is None else window.address("2")
-        ends = {"from2": None, "to2": None, "last2": None, **named}
+        ends = {"from2": None, "to2": None, **named}
         links.append(PageLink(words, request.same(**ends), window.span == before.span))
     return PageSection("Compared with", links=links)
 
