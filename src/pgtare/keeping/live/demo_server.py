@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import psycopg
 
@@ -13,7 +12,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load.database import BenchDatabase, initialise
 from pgtare.postgres.load.pgbench import PgbenchLoad
-from pgtare.postgres.load.spec import Builtin, LoadSpec
+from pgtare.postgres.load.spec import LoadSpec
 from pgtare.postgres.modules import loadable
 from pgtare.postgres.settings import Value
 
@@ -22,22 +21,13 @@ PHASE_S = 45.0
 _HELD = "UPDATE pgbench_branches SET bbalance = bbalance WHERE bid = 1"
 
 
-@dataclass(frozen=True)
-class LoadPhase:
-    """A kind of load. locked: whether one session holds a row that others need."""
-
-    builtin: Builtin
-    clients: int
-    rate: float
-    locked: bool = False
-
-
-PHASES = (
-    LoadPhase("select-only", 2, 400),
-    LoadPhase("tpcb-like", 8, 200),
-    LoadPhase("select-only", 4, 2000),
-    LoadPhase("tpcb-like", 5, 100, locked=True),
-    LoadPhase("simple-update", 4, 300),
+#: Each with whether one session holds a row that others need.
+_PHASES = (
+    (LoadSpec(builtin="select-only", clients=2, rate=400), False),
+    (LoadSpec(builtin="tpcb-like", clients=8, rate=200), False),
+    (LoadSpec(builtin="select-only", clients=4, rate=2000), False),
+    (LoadSpec(builtin="tpcb-like", clients=5, rate=100), True),
+    (LoadSpec(builtin="simple-update", clients=4, rate=300), False),
 )
 
 
@@ -75,13 +65,12 @@ class DemoLoad:
             return
         self.stop()
         self._number += 1
-        phase = PHASES[self._number % len(PHASES)]
-        if phase.locked:
+        spec, locked = _PHASES[self._number % len(_PHASES)]
+        if locked:
             holder = self._running.enter_context(
                 psycopg.connect(self.dsn, application_name="nightly-job")
             )
             holder.execute(_HELD)
-        spec = LoadSpec(builtin=phase.builtin, clients=phase.clients, rate=phase.rate)
         self._running.enter_context(PgbenchLoad(self._pgbench, self.dsn, spec))
         self._until_s = now + PHASE_S
 

@@ -76,11 +76,11 @@ class QueryWorker:
                 self._read_at = None
                 self._checked.clear()
                 if not left:
-                    return {"error": f"files of the spool cannot be read: {_first_line(ex)}"}
+                    return {"error": f"files of the spool cannot be read: {reader.first_line(ex)}"}
             except PgtareError as ex:
                 return {"error": str(ex)}
             except duckdb.Error as ex:
-                return {"error": f"DuckDB cannot answer: {_first_line(ex)}"}
+                return {"error": f"DuckDB cannot answer: {reader.first_line(ex)}"}
         raise AssertionError
 
     def _query(self, request: dict[str, Any], last_try: bool) -> dict[str, Any]:
@@ -171,10 +171,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _first_line(ex: Exception) -> str:
-    return str(ex).split("\n")[0]
 
 
 def main() -> None:

@@ -135,7 +135,7 @@ def _learn(directory: Path, damaged: set[str], error: duckdb.Error, left: int) -
     of_query = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
     found = set() if isinstance(error, of_query) else _damaged_files(directory, damaged)
     if not found and not _files_gone(error):
-        raise UsageError(f"DuckDB refuses the query: {_first_line(error)}") from error
+        raise UsageError(f"DuckDB refuses the query: {first_line(error)}") from error
     damaged |= found
     if not left:
         raise PgtareError(
@@ -210,7 +210,7 @@ def _check_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as ex:
-        raise UsageError(f"DuckDB refuses the query: {_first_line(ex)}") from ex
+        raise UsageError(f"DuckDB refuses the query: {first_line(ex)}") from ex
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise UsageError("a spool answers one SELECT at a time (or SHOW, DESCRIBE, SUMMARIZE)")
 
@@ -234,7 +234,8 @@ def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _first_line(ex: Exception) -> str:
+def first_line(ex: Exception) -> str:
+    """What DuckDB refuses, in one line."""
     text = str(ex).split("\n")[0]
     return text.partition("Error: ")[2] or text
 

@@ -83,33 +83,14 @@ class PushUnit:
         return f"{self.spool}-{seqs[0]}-{seqs[-1]}-{digest}-{self.table}-{self.day}{again}"
 
 
-#: In SQL, what `CommitRows` has.
-_COMMIT_ROWS = "count(), toUnixTimestamp64Micro(min(ts)), toUnixTimestamp64Micro(max(ts))"
-
-
 def presence(connection: StoreConnection, unit: PushUnit, replica: str | None) -> Presence:
     """What a store has of a unit.
 
     replica: the server that the rows went to; another one may not have them yet. Raises StoreError.
     """
     expected = unit.expected()
-    found = connection.rows(
-        f"SELECT toString(serverUUID()) AS host, seq, {_COMMIT_ROWS} "
-        f"FROM {connection.database}.{unit.table} "
-        "WHERE spool = {spool:String} AND seq >= {first:Int64} AND seq <= {last:Int64} "
-        "AND toDate(ts) = {day:Date} GROUP BY host, seq",
-        {
-            "spool": unit.spool,
-            "first": min(expected),
-            "last": max(expected),
-            "day": unit.day,
-        },
-    )
-    if not found:
-        check_replica(connection, replica)
-    elif replica not in (None, str(found[0][0])):
-        raise _other_replica(replica, str(found[0][0]))
-    counted = {int(row[1]): CommitRows(*map(int, row[2:])) for row in found}
+    there = rows_of(connection, unit.spool, unit.table, min(expected) - 1, max(expected), replica)
+    counted = {seq: rows for (day, seq), rows in there.items() if day == unit.day}
     full = frozenset(seq for seq, rows in expected.items() if counted.get(seq) == rows)
     none = frozenset(seq for seq in expected if seq not in counted)
     return Presence(full, none, frozenset(expected) - full - none)
@@ -209,16 +190,29 @@ def note_push(
 
 
 def rows_of(
-    connection: StoreConnection, spool: str, table: str, after: int, to: int
+    connection: StoreConnection,
+    spool: str,
+    table: str,
+    after: int,
+    to: int,
+    replica: str | None = None,
 ) -> dict[tuple[str, int], CommitRows]:
-    """By day and commit, what a store has in a table of the commits after one, up to another."""
+    """By day and commit, what a store has in a table of the commits after one, up to another.
+
+    replica: the server that must answer, if that matters.
+    """
     found = connection.rows(
-        f"SELECT toString(toDate(ts)) AS day, seq, {_COMMIT_ROWS} "
+        "SELECT toString(serverUUID()) AS host, toString(toDate(ts)) AS day, seq, count(), "
+        "toUnixTimestamp64Micro(min(ts)), toUnixTimestamp64Micro(max(ts)) "
         f"FROM {connection.database}.{table} WHERE spool = {{spool:String}} "
-        "AND seq > {after:Int64} AND seq <= {to:Int64} GROUP BY day, seq",
+        "AND seq > {after:Int64} AND seq <= {to:Int64} GROUP BY host, day, seq",
         {"spool": spool, "after": after, "to": to},
     )
-    return {(str(day), int(seq)): CommitRows(*map(int, rows)) for day, seq, *rows in found}
+    if not found:
+        check_replica(connection, replica)
+    elif replica not in (None, str(found[0][0])):
+        raise _other_replica(replica, str(found[0][0]))
+    return {(str(day), int(seq)): CommitRows(*map(int, rows)) for _, day, seq, *rows in found}
 
 
 def newest_seq(connection: StoreConnection, spool: str, seq: int) -> int:
