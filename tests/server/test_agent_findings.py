@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgtare.keeping.agent import finding_session
+from pgtare.keeping.agent import server_findings
 from pgtare.keeping.agent.server_session import ServerSession
 from pgtare.observing.findings import queries
 from pgtare.postgres.binaries import Binaries
@@ -148,7 +148,7 @@ def test_a_query_that_the_server_gave_up_is_not_sent_again_for_a_while(
         looks.check(session)
         assert evaluation_s() > 5 * 2
         assert evaluation_s() < 2
-        monkeypatch.setattr(time, "monotonic", lambda: clock() + finding_session._FIRST_PAUSE_S)
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + server_findings._FIRST_PAUSE_S)
         assert evaluation_s() > 2 * 2  # tables and the table of locks are read less often
 
 

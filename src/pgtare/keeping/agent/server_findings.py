@@ -16,17 +16,19 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from pgtare.keeping.agent import queries
-from pgtare.keeping.agent.finding_session import FindingSession, SlowQueries
 from pgtare.keeping.agent.finding_traces import TracesAsked
 from pgtare.keeping.agent.rows import Batch, RowInterval
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.keeping.agent.texts import LIMIT_S as TEXTS_LIMIT_S
 from pgtare.observing.doctor.checks import RepeatedChecks, server_kind
+from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute, read
 from pgtare.observing.findings.collector import CountedTotals, FindingInputs, LockTableLooks
 from pgtare.observing.findings.episodes import Episode, EpisodeChange, Episodes, began
 from pgtare.observing.findings.model import Finding, FindingTraces
 from pgtare.observing.findings.observation import AwaitedLock, SessionsSample, moment
+from pgtare.observing.findings.queries import Query
+from pgtare.observing.findings.read import Unreadable
 from pgtare.observing.findings.statement_texts import FindingTexts, TextFile
 
 #: The window that findings are computed of, and how often, in s.
@@ -46,6 +48,62 @@ _ROWS, _MOST_PASSED = 3000, 5
 #: those on a processor are too few, as our own session keeps them from it.
 _BUSY = 0.2
 PART = "findings"
+#: A query that the server gave up is not sent again for so long, s: at first, and at most.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20.0, 320.0
+
+
+class _SlowQueries:
+    """The queries for findings that a server gave up, and when each may be sent again."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[str, tuple[float, float]] = {}
+
+    def require_due(self, query: Query) -> None:
+        """Raise Unreadable if it must wait."""
+        if time.monotonic() < self._pauses.get(query.name, (0.0, 0.0))[1]:
+            raise Unreadable("it took too long, so it is not read again for a while")
+
+    def note(self, query: Query, *, slow: bool) -> None:
+        """Note whether the server gave it up."""
+        pause_s, _ = self._pauses.pop(query.name, (_FIRST_PAUSE_S / 2, 0.0))
+        if slow:
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+            self._pauses[query.name] = pause_s, time.monotonic() + pause_s
+
+
+class _FindingSession(Session):
+    """The agent's session, as what reads for findings sees it; it holds up no other look.
+
+    between: called before each query, and makes the looks that are due. limit_s: after so long the
+    server gives a query up.
+    """
+
+    def __init__(
+        self,
+        session: ServerSession,
+        limit_s: float,
+        slow: _SlowQueries,
+        between: Callable[[], None],
+    ) -> None:
+        def count(seconds: float) -> None:
+            session.seconds[PART] += seconds
+
+        super().__init__(session.conn, limit_s, count)
+        self._slow, self._between = slow, between
+
+    def rows(
+        self, query: Query, schema: str | None = None, values: Sequence[Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """All rows of a query, its extension found in `schema`. Raises Unreadable."""
+        self._between()
+        self._slow.require_due(query)
+        try:
+            rows = super().rows(query, schema, values)
+        except Unreadable as ex:
+            self._slow.note(query, slow=ex.slow)
+            raise
+        self._slow.note(query, slow=False)
+        return rows
 
 
 class ServerFindings:
@@ -74,7 +132,7 @@ class ServerFindings:
         self._texts = FindingTexts(text_file)
         self._waited: deque[tuple[float, float, Mapping[str, float]]] = deque()
         self._traces = TracesAsked()
-        self._slow = SlowQueries()
+        self._slow = _SlowQueries()
         self.between: Callable[[], None] = lambda: None
         """makes the looks that are due, between two queries"""
 
@@ -88,7 +146,7 @@ class ServerFindings:
         self._totals = self._evaluated = None
         self._lock_table = LockTableLooks()
         self._checks = RepeatedChecks()
-        self._slow = SlowQueries()
+        self._slow = _SlowQueries()
 
     # every second
 
@@ -157,8 +215,8 @@ class ServerFindings:
 
     # now and then
 
-    def _reader(self, session: ServerSession, limit_s: float) -> FindingSession:
-        return FindingSession(session, PART, limit_s, self._slow, self.between)
+    def _reader(self, session: ServerSession, limit_s: float) -> _FindingSession:
+        return _FindingSession(session, limit_s, self._slow, self.between)
 
     def check(self, session: ServerSession) -> None:
         """Look at settings, and at what observes."""

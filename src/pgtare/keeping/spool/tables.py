@@ -7,6 +7,7 @@ its ticks with source 'waits'. That also holds for the rolled-up tables.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -308,17 +309,13 @@ _GAPS = (
 )
 
 
-def _rolled(source: str, about: str, columns: tuple[Column, ...]) -> tuple[SpoolTable, ...]:
+def _rolled(source: str, about: str, columns: tuple[Column, ...]) -> Iterator[SpoolTable]:
     """The hours of a table of minutes, or minutes and hours of a table of ticks."""
-    hours = SpoolTable(f"{source}_1h", f"{about}, by the hour", columns, "hours")
-    if source in ("statements", "activity"):
-        return (_of(hours, source, HOUR_S),)
-    minutes = SpoolTable(f"{source}_1m", f"{about}, by the minute", columns, "minutes")
-    return _of(minutes, source, MINUTE_S), _of(hours, minutes.name, HOUR_S)
-
-
-def _of(table: SpoolTable, source: str, bucket_s: int) -> SpoolTable:
-    return SpoolTable(table.name, table.about, table.columns, table.age, source, bucket_s)
+    finer = source
+    if source in ("waits", "ticks"):
+        finer = f"{source}_1m"
+        yield SpoolTable(finer, f"{about}, by the minute", columns, "minutes", source, MINUTE_S)
+    yield SpoolTable(f"{source}_1h", f"{about}, by the hour", columns, "hours", finer, HOUR_S)
 
 
 _ALL = (
