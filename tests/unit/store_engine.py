@@ -8,17 +8,47 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgtare.keeping.spool.tables import TABLES, SpoolTable
+from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import store_schema
 from pgtare.keeping.store.connection import StoreConnection, listed
-from tests.unit.spool_rows import held, newest
+from tests.unit.spool_rows import UNLIMITED, held, newest, random_rows
 
+#: The rows are of now: a store would drop older ones.
+NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+#: How many commits a window has.
+COMMITS = 4
+SOME = ("waits", "sessions", "ticks")
 _numbers = itertools.count(1)
+
+
+def at(seconds: float) -> datetime:
+    """A time after NOW."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def commit(spool: Spool, index: int, *tables: str) -> None:
+    """A commit with rows of these tables, or of some."""
+    rows = {
+        name: random_rows(name, [at(10 * index)], index)
+        for name in tables or SOME
+        if TABLES[name].source is None
+    }
+    spool.commit(rows, {})
+
+
+def filled(root: Path, first: int, last: int, *tables: str) -> Path:
+    """A spool with commits of these numbers, of a writer that comes and goes."""
+    with Spool.open(root, UNLIMITED) as spool:
+        for index in range(first, last + 1):
+            commit(spool, index, *tables)
+    return root
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,18 +29,8 @@ from pgtare.keeping.store.push_thread import PushThread
 from pgtare.keeping.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
-from tests.unit.spool_rows import UNLIMITED, random_rows
-from tests.unit.store_engine import differences
-
-NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
-COMMITS = 4
-
-
-def commit(spool: Spool, index: int) -> None:
-    times = [NOW + timedelta(seconds=10 * index)]
-    spool.commit(
-        {name: random_rows(name, times, index) for name in ("waits", "sessions", "ticks")}, {}
-    )
+from tests.unit.spool_rows import UNLIMITED
+from tests.unit.store_engine import COMMITS, commit, differences, filled
 
 
 @pytest.fixture(scope="module")
@@ -72,18 +61,11 @@ def make(stand_in: ClickHouseStandIn) -> Make:
     )
 
 
-def filled(root: Path, commits: int = COMMITS) -> Path:
-    with Spool.open(root, UNLIMITED) as spool:
-        for index in range(1, commits + 1):
-            commit(spool, index)
-    return root
-
-
 @pytest.mark.slow
 def test_no_answer_and_half_an_answer(
     tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection, make: Make
 ) -> None:
-    pusher = make(filled(tmp_path, 3 * COMMITS))
+    pusher = make(filled(tmp_path, 1, 3 * COMMITS))
     stand_in.down = True
     with pytest.raises(StoreError):
         pusher.step()
@@ -133,7 +115,7 @@ one.step()
 def test_kill_9_between_sending_and_noting(
     tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection, make: Make, where: str
 ) -> None:
-    filled(tmp_path)
+    filled(tmp_path, 1, COMMITS)
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, str(tmp_path), stand_in.url, where], timeout=120
     )
@@ -184,7 +166,7 @@ def test_the_thread_goes_on_by_itself_and_says_no_password(
 def test_the_commands(
     tmp_path: Path, stand_in: ClickHouseStandIn, store: StoreConnection, make: Make
 ) -> None:
-    make(filled(tmp_path)).step()
+    make(filled(tmp_path, 1, COMMITS)).step()
     url = stand_in.url
     again = in_process("store", "create", "--store", url)
     assert "there already" in again.stdout

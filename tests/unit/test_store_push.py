@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +20,18 @@ from pgtare.keeping.store.pusher import SpoolPusher
 from pgtare.keeping.store.repair import PartialCommits
 from tests.small_volume import raise_no_space
 from tests.unit.spool_rows import UNLIMITED, catch_up, newest, random_rows
-from tests.unit.store_engine import differences, engine, new_store
+from tests.unit.store_engine import (
+    COMMITS,
+    SOME,
+    at,
+    commit,
+    differences,
+    engine,
+    filled,
+    new_store,
+)
 
-#: The rows are of now: a store would drop older ones.
-NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
-COMMITS = 4
 ALL = tuple(TABLES)
-SOME = ("waits", "sessions", "ticks")
-
-
-def at(seconds: float) -> datetime:
-    return NOW + timedelta(seconds=seconds)
-
-
-def commit(spool: Spool, index: int, *tables: str) -> str:
-    rows = {
-        name: random_rows(name, [at(10 * index)], index)
-        for name in tables or SOME
-        if TABLES[name].source is None
-    }
-    return spool.commit(rows, {})
-
-
-def filled(root: Path, first: int, last: int, *tables: str) -> None:
-    """Commits of these numbers, of a writer that comes and goes."""
-    with Spool.open(root, UNLIMITED) as spool:
-        for index in range(first, last + 1):
-            commit(spool, index, *tables)
 
 
 @pytest.fixture(scope="module")

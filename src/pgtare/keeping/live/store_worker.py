@@ -53,18 +53,13 @@ class StoreWorker:
             if "state" in request:
                 return self._state(self._connection)
             return self._query(self._connection, request)
-        except StoreError as ex:
-            self._end()
-            return {"error": f"the store cannot answer: {ex}"}
         except PgtareError as ex:
-            self._end()
-            return {"error": str(ex)}
-
-    def _end(self) -> None:
-        connection, self._connection = self._connection, None
-        self._read_at = -math.inf
-        if connection is not None:
-            connection.close()
+            connection, self._connection = self._connection, None
+            self._read_at = -math.inf
+            if connection is not None:
+                connection.close()
+            refused = isinstance(ex, StoreError)
+            return {"error": f"the store cannot answer: {ex}" if refused else str(ex)}
 
     def _refresh(self, connection: StoreConnection) -> None:
         """What was sent of each spool, and which tables have partial commits."""

@@ -37,13 +37,10 @@ class StoreConnection:
         self._client, self._password = client, password
 
     def rows(
-        self,
-        sql: str,
-        parameters: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
+        self, sql: str, parameters: Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
         """The rows of a SELECT; parameters as `{name:Type}` in its text."""
-        return self.answer(sql, parameters, settings)[1]
+        return self.answer(sql, parameters)[1]
 
     def answer(
         self,
