@@ -38,7 +38,6 @@ class LimitedListener(socket.socket):
         super().__init__(family, socket.SOCK_STREAM)
         self._open: dict[tuple[str, int], _Connection] = {}
         self._strangers: dict[tuple[str, int], _Connection] = {}
-        self._of_address: Counter[str] = Counter()
         # the other half is for files, and for what the page's workers need
         self._most = raise_descriptor_limit() // 2
         self._warned = -_WARNED_S
@@ -55,11 +54,11 @@ class LimitedListener(socket.socket):
             raise ConnectionAbortedError
         connection = _Connection(self, accepted, address[:2])
         self._open[connection.client] = self._strangers[connection.client] = connection
-        self._of_address[connection.group] += 1
-        if self._of_address[connection.group] > MOST_OF_ADDRESS:
+        of_address = Counter(each.group for each in self._strangers.values())
+        if of_address[connection.group] > MOST_OF_ADDRESS:
             self._push_out(connection.group)
         elif len(self._strangers) > MOST_STRANGERS:
-            self._push_out(self._of_address.most_common(1)[0][0])
+            self._push_out(of_address.most_common(1)[0][0])
         return connection, address
 
     def _push_out(self, group: str) -> None:
@@ -80,11 +79,7 @@ class LimitedListener(socket.socket):
 
     def let_in(self, client: tuple[str, int]) -> None:
         """This client may see the page, so it is not counted among strangers any more."""
-        connection = self._strangers.pop(client, None)
-        if connection is not None:
-            self._of_address[connection.group] -= 1
-            if not self._of_address[connection.group]:
-                del self._of_address[connection.group]
+        self._strangers.pop(client, None)
 
     def forget(self, connection: _Connection) -> None:
         """It was closed."""
