@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pgtare.keeping.spool import manifest
-from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.publication import with_segment
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.writer import Spool
 from pgtare.keeping.store import push_memory, push_thread, pushed_rows, repair
@@ -134,8 +134,8 @@ def test_a_store_has_what_the_spool_has(tmp_path: Path, store: StoreConnection, 
     assert differences(store, tmp_path) == {}
     last = pushed_rows.last_push(store, rolled.uuid)
     assert last is not None
-    assert last[0] == pusher.memory.sent_seq
-    for table, us in last[1].items():
+    assert last.seq == pusher.memory.sent_seq
+    for table, us in last.rolled_us.items():
         assert us <= newest(tmp_path).rolled_us[table]
 
 

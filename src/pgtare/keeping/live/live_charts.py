@@ -244,4 +244,3 @@ def _frame(window: TimeWindow, title: str) -> Json:
 def _hover_time(window: TimeWindow) -> str:
     """How a bar names its time: with the day, if there is more than one."""
     return "%H:%M:%S" if window.seconds < DAY_US / US else "%Y-%m-%d %H:%M"
-

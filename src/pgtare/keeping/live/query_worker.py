@@ -69,9 +69,8 @@ class QueryWorker:
                     return self._state()
                 return self._query(request, last_try=not left)
             except duckdb.OutOfMemoryException:
-                return {
-                    "error": f"this needs more than {reader.MEMORY} of memory: choose a shorter window"
-                }
+                needs = f"this needs more than {reader.MEMORY} of memory"
+                return {"error": f"{needs}: choose a shorter window"}
             except duckdb.IOException as ex:
                 self._read_at = None
                 self._checked.clear()

@@ -22,7 +22,6 @@ _MOST_BYTES = 256 << 20
 #: A store is assumed to have new rows this often, s: agents send about once a minute.
 _NEWS_S = 30
 
-
 LiveRow = dict[str, Any]
 
 

@@ -171,10 +171,13 @@ def check(root: Path, segment: Segment) -> None:
 def read(root: Path, segment: Segment, columns: list[str] | None = None) -> pa.Table:
     """Rows of a segment in its table's types. Raises DamagedFile."""
     check(root, segment)
-    wanted = TABLES[segment.table].schema
-    if columns is not None:
-        wanted = pa.schema([wanted.field(name) for name in columns])
-    return as_types(_decoded(root / segment.name, segment.name, columns), wanted)
+    rows = _decoded(root / segment.name, segment.name, columns)
+    return as_types(rows, _schema(segment, columns))
+
+
+def _schema(segment: Segment, columns: list[str] | None) -> pa.Schema:
+    schema = TABLES[segment.table].schema
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
 def recovered(root: Path, name: str, newest_seq: int) -> Segment | None:
@@ -206,35 +209,31 @@ def read_file(root: Path, name: str) -> pa.Table:
 
 
 def groups(
-    root: Path, segment: Segment, wanted: Collection[int] | None = None
+    root: Path,
+    segment: Segment,
+    wanted: Collection[int] | None = None,
+    columns: list[str] | None = None,
 ) -> Iterator[pa.Table]:
     """Rows of a segment, as many at a time as were written at a time. Raises DamagedFile.
 
-    wanted: numbers of the groups that are read; None: all.
+    wanted: numbers of the groups that are read; columns: of these; None: all.
     """
     check(root, segment)
-    schema = TABLES[segment.table].schema
+    schema = _schema(segment, columns)
     try:
         with _open(root / segment.name) as file:
             for number in range(file.num_row_groups):  # iter_batches would start threads
                 if wanted is None or number in wanted:
-                    yield as_types(file.read_row_group(number, use_threads=False), schema)
+                    rows = file.read_row_group(number, columns, use_threads=False)
+                    yield as_types(rows, schema)
     except (pa.ArrowException, OSError) as ex:
         raise DamagedFile(segment.name, "it cannot be read as Parquet") from ex
 
 
 def group_seqs(root: Path, segment: Segment) -> list[tuple[int, int]]:
     """The first and the last commit in each group of a segment's rows. Raises DamagedFile."""
-    check(root, segment)
-    found = []
-    try:
-        with _open(root / segment.name) as file:
-            for number in range(file.num_row_groups):
-                numbers = seqs(file.read_row_group(number, ["segment"], use_threads=False))
-                found.append((int(numbers.min()), int(numbers.max())))
-    except (pa.ArrowException, OSError) as ex:
-        raise DamagedFile(segment.name, "it cannot be read as Parquet") from ex
-    return found
+    numbers = (seqs(rows) for rows in groups(root, segment, columns=["segment"]))
+    return [(int(found.min()), int(found.max())) for found in numbers]
 
 
 def _decoded(path: Path, name: str, columns: list[str] | None) -> pa.Table:

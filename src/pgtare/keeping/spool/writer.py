@@ -19,10 +19,10 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.keeping.spool import compaction, manifest, retention, rollup, segments
 from pgtare.keeping.spool.believed_clock import BelievedClock
 from pgtare.keeping.spool.held import Held
-from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.lock import LOCK, Lock
 from pgtare.keeping.spool.manifest import CATALOGUES, KIND, READINGS, SpoolManifest
 from pgtare.keeping.spool.publication import Publication, segment_id
+from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.segments import DamagedFile, Segment
 from pgtare.keeping.spool.tables import TABLES, SpoolTable
 from pgtare.keeping.spool.volume import Volume

@@ -177,9 +177,7 @@ def last_push(connection: StoreConnection, spool: str) -> Push | None:
     return next(iter(pushes(connection, spool)), None)
 
 
-def note_push(
-    connection: StoreConnection, spool: str, seq: int, rolled_us: dict[str, int]
-) -> None:
+def note_push(connection: StoreConnection, spool: str, seq: int, rolled_us: dict[str, int]) -> None:
     """Note in the store up to which commit it has everything."""
     rolled = ", ".join(f"{quoted(name)}: {us}" for name, us in sorted(rolled_us.items()))
     connection.command(
@@ -233,5 +231,7 @@ def commits_between(
 ) -> list[tuple[str, str, int]]:
     """Tables, days and commits after one, up to another, of which a store has rows."""
     return [
-        (table, *place) for table in TABLES for place in rows_of(connection, spool, table, after, to)
+        (table, *place)
+        for table in TABLES
+        for place in rows_of(connection, spool, table, after, to)
     ]
