@@ -71,7 +71,7 @@ def test_wait_without_a_name(filing: tuple[Cluster, Path], admin: Connection) ->
             assert not trace.damages
             if client is odd:
                 name = "???" if cluster.binaries.major >= 17 else "Extension"
-                assert f"Extension/{name}" in {event.label for event in trace.events.values()}
+                assert f"Extension/{name}" in {trace.label(event) for event in trace.events}
 
 
 def test_trace_that_is_too_large_for_the_directory(

@@ -122,9 +122,8 @@ def test_long_statements(book: ledgers.Ledger) -> None:
     (cut,) = executions(book, f"/*{CUT}*/")
     texts = [book.processes[0].stream.texts[int(call["text"])] for call in (whole, cut)]
     assert [text.cut for text in texts] == [False, True]
-    assert WHOLE < len(texts[0].text) == texts[0].length
+    assert WHOLE < len(texts[0].text) < WHOLE + 100
     assert len(texts[1].text) == KEPT
-    assert CUT < texts[1].length < CUT + 100
 
 
 def test_a_thousand_parameters_and_500_nodes(book: ledgers.Ledger) -> None:

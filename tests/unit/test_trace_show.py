@@ -248,7 +248,7 @@ def test_an_export_is_refused_before_its_trace_is_read(tmp_path: Path) -> None:
     taken.mkdir()
     (taken / "x").touch()
     missing = tmp_path / "missing"
-    assert "choose among" in refused("trace", "export", missing, tmp_path / "x", "--format", "csv")
+    assert "is not one of" in refused("trace", "export", missing, tmp_path / "x", "--format", "csv")
     assert "exists already" in refused("trace", "export", missing, taken)
 
 

@@ -22,8 +22,9 @@ from pgtare.kit.option_values import seconds, size
 from pgtare.kit.progress import BAR_WIDTH, Display, Frame
 from pgtare.observing.trace.analysis import merge
 from pgtare.observing.trace.analysis.ledger import Ledger, ledger
-from pgtare.observing.trace.analysis.profile import Scope, check_grouping, profile
-from pgtare.observing.trace.analysis.statements import SORTS, report
+from pgtare.observing.trace.analysis.merge import Way
+from pgtare.observing.trace.analysis.profile import Grouping, Scope, profile
+from pgtare.observing.trace.analysis.statements import Sort, report
 from pgtare.observing.trace.capture import kept
 from pgtare.observing.trace.capture.record import UNNUMBERED, TraceRecorder
 from pgtare.observing.trace.capture.server import Need, open_server
@@ -52,7 +53,7 @@ Source = Annotated[Path, typer.Argument(help="What `pgtare trace record` made.")
 Pids = Annotated[
     list[int] | None, typer.Option("--pid", help="Only this session; may be repeated.")
 ]
-MergeBy = Annotated[str, typer.Option(help="What a client is: application, address, user, trace.")]
+MergeBy = Annotated[Way, typer.Option(help="What a client is.")]
 #: So many statements without identifiers are mostly few, with many literals.
 _MANY = 20
 
@@ -219,9 +220,7 @@ def _lost(done: TraceRecorded) -> list[str]:
 @app.command("profile")
 def profile_(
     path: Source,
-    by: Annotated[
-        str, typer.Option(help="event, class, statement, call, node, relation or session.")
-    ] = "event",
+    by: Annotated[Grouping, typer.Option(help="What the lines are.")] = "event",
     pid: Pids = None,
     statement: Annotated[
         str | None, typer.Option(help="Only statements with this text or query identifier.")
@@ -241,10 +240,7 @@ def profile_(
 
     Example: `pgtare trace profile monday --by statement`
     """
-    # before a long trace is read
     destination = Destination(json, output)
-    merge.check_way(merge_by)
-    check_grouping(by)
     book = _book(path)
     if client is not None:
         book = merge.only(book, merge_by, client)
@@ -293,7 +289,7 @@ def clients(
 @app.command("statements")
 def statements(
     path: Source,
-    sort: Annotated[str, typer.Option(help=", ".join(SORTS))] = "elapsed",
+    sort: Annotated[Sort, typer.Option(help="The largest first.")] = "elapsed",
     pid: Pids = None,
     json: Json = False,
     output: Output = None,
@@ -319,7 +315,7 @@ def export(
     path: Source,
     directory: Annotated[Path, typer.Argument(help="A new directory for the files.")],
     format_: Annotated[
-        str, typer.Option("--format", help="parquet, which needs the extra `agent`, or jsonl.")
+        exports.Format, typer.Option("--format", help="parquet needs the extra `agent`.")
     ] = "parquet",
 ) -> None:
     """Write calls, waits, transactions, plans, row sources, binds and more as tables.

@@ -153,7 +153,9 @@ def labels(dsn: str | None, target: FlameTarget, *, trace: bool) -> Iterator[Fra
                 "looked up: their frames carry no wait event and no statement."
             )
         found.server_pids = target.by_server_pid()
-        _fill(found, *(_recorded(recorder.path) for recorder in recorders))
+        # a recorder that saw no session left nothing
+        paths = [recorder.path for recorder in recorders]
+        _fill(found, *(load(path) if path.exists() else Trace(path) for path in paths))
 
 
 def _cut_short(place: Path, done: TraceRecorded) -> str:
@@ -166,11 +168,6 @@ def _cut_short(place: Path, done: TraceRecorded) -> str:
         f"Traces of {'calls' if done.calls else 'waits'} ended after {done.duration_s:.1f} s, as "
         f"{reached}: later frames carry none of them."
     )
-
-
-def _recorded(path: Path) -> Trace:
-    """A trace; an empty one if its recorder saw no session, and therefore left nothing."""
-    return load(path) if path.exists() else Trace(path)
 
 
 def _fill(found: FrameLabels, trace: Trace, calls: Trace | None = None) -> None:

@@ -7,6 +7,7 @@ import urllib.parse
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ from pgtare.observing.trace.analysis.timeline import Process
 from pgtare.observing.trace.documents import TraceClient
 from pgtare.observing.trace.file.reader import Integers
 
-WAYS = ("application", "address", "user", "trace")
+Way = Literal["application", "address", "user", "trace"]
+WAYS: tuple[Way, ...] = get_args(Way)
 #: What belongs to no client: time of sessions between requests, if a way tells by statement.
 NOBODY = "(no traceparent)"
 
@@ -70,20 +72,13 @@ def _fields(comment: str) -> dict[str, str]:
     }
 
 
-def check_way(way: str) -> None:
-    """Raise UsageError if clients cannot be distinguished in that way."""
-    if way not in WAYS:
-        raise UsageError(f"--merge-by {way}: choose among {', '.join(WAYS)}")
-
-
-def names(ledger: Ledger, way: str) -> tuple[list[str], Integers]:
-    """The clients, and of each booking the client's number. Raises UsageError for a wrong way."""
-    check_way(way)
+def names(ledger: Ledger, way: Way) -> tuple[list[str], Integers]:
+    """The clients, and of each booking the client's number."""
     if way == "application":
         return _applications(ledger)
     if way == "trace":
         return _distributed_traces(ledger)
-    field = {"address": "client", "user": "user"}[way]
+    field = "client" if way == "address" else "user"
     values = [getattr(p.ring, field) or f"(no {way})" for p in ledger.processes]
     unique = list(dict.fromkeys(values))
     of_process = np.array([unique.index(name) for name in values], np.int64)
@@ -177,7 +172,7 @@ def _applications(ledger: Ledger) -> tuple[list[str], Integers]:
     return list(unique), of
 
 
-def clients(ledger: Ledger, way: str) -> list[TraceClient]:
+def clients(ledger: Ledger, way: Way) -> list[TraceClient]:
     """Every client with the time of its work, the busiest first."""
     unique, of = names(ledger, way)
     e = ledger.entries
@@ -202,7 +197,7 @@ def clients(ledger: Ledger, way: str) -> list[TraceClient]:
     return sorted(found, key=lambda c: -c.busy_ns)
 
 
-def only(ledger: Ledger, way: str, client: str) -> Ledger:
+def only(ledger: Ledger, way: Way, client: str) -> Ledger:
     """The ledger of one client. Raises UsageError if there is none of that name."""
     unique, of = names(ledger, way)
     if client not in unique:

@@ -23,7 +23,7 @@ _APART = 10**7
 class IncidentMoment:
     """The last request, or the transaction, of a session up to when a trigger fired.
 
-    at, begin, end: ns since 1970. process: an index into the ledger's. statement: the name of the
+    begin, end: ns since 1970. process: an index into the ledger's. statement: the name of the
     outermost one that took longest; None: none was traced. goes_on: it had not been answered.
     idle_ns: since the request was answered; 0, if it goes on. transaction_ns: for how long the
     transaction has been open then; None: none was. lines: components and their ns, the longest
@@ -31,7 +31,6 @@ class IncidentMoment:
     """
 
     process: int
-    at: int
     begin: int
     end: int
     statement: str | None
@@ -103,7 +102,6 @@ def _moment(ledger: Ledger, i: int, at: int, spans: Integers) -> IncidentMoment 
     open_since = [b for b, e in process.transactions.tolist() if b <= at and e >= min(at, end)]
     return IncidentMoment(
         i,
-        at,
         begin,
         end,
         _statement(ledger, i, begin, end),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,8 @@ from pgtare.observing.trace.file.records import CallKind
 
 #: Statements that a heading names, and characters of each.
 _NAMED, _WIDTH = 3, 200
-GROUPINGS = ("event", "class", "statement", "call", "node", "relation", "session")
+Grouping = Literal["event", "class", "statement", "call", "node", "relation", "session"]
+GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
 BUCKETS = 64
 #: What counts as a run of a statement, and what prepares one.
 _RUNS = (CallKind.EXECUTE, CallKind.UTILITY)
@@ -54,24 +56,16 @@ class Scope:
     words: str = field(default="", compare=False)
 
 
-def check_grouping(by: str) -> None:
-    """Raise UsageError if there is no such grouping."""
-    if by not in GROUPINGS:
-        raise UsageError(f"--by {by}: choose among {', '.join(GROUPINGS)}")
-
-
-def profile(ledger: Ledger, by: str = "event", scope: Scope | None = None) -> TraceProfile:
+def profile(ledger: Ledger, by: Grouping = "event", scope: Scope | None = None) -> TraceProfile:
     """The profile of a trace. Raises UsageError if the scope holds nothing."""
     (found,) = profiles(ledger, (by,), scope)
     return found
 
 
 def profiles(
-    ledger: Ledger, groupings: Sequence[str], scope: Scope | None = None
+    ledger: Ledger, groupings: Sequence[Grouping], scope: Scope | None = None
 ) -> list[TraceProfile]:
     """The profile by each of some groupings, of bookings that are selected once."""
-    for by in groupings:
-        check_grouping(by)
     scope = scope or Scope()
     entries = select(ledger, scope)
     heading = _heading(ledger, scope, entries)
@@ -79,7 +73,7 @@ def profiles(
 
 
 def _profile(
-    ledger: Ledger, by: str, scope: Scope, entries: LedgerEntries, heading: str
+    ledger: Ledger, by: Grouping, scope: Scope, entries: LedgerEntries, heading: str
 ) -> TraceProfile:
     names, key, ns, times = _GROUPERS[by](ledger, entries)
     if by in ("event", "class"):
@@ -293,7 +287,7 @@ def _once_each(
     return names, k[begins], ns, np.where(u[begins] >= 0, counted, 0)
 
 
-_GROUPERS: dict[str, Callable[[Ledger, LedgerEntries], Bookings]] = {
+_GROUPERS: dict[Grouping, Callable[[Ledger, LedgerEntries], Bookings]] = {
     "event": _by_event,
     "class": _by_class,
     "statement": _by_statement,

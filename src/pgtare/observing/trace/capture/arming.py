@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import psycopg
-
 from pgtare.kit.notes import alike, who
 from pgtare.observing.trace.capture import recorder_locks
 from pgtare.observing.trace.capture.recorder_guard import Guard
 from pgtare.observing.trace.capture.ring_selection import Choice, Key
 from pgtare.observing.trace.capture.server import Server, telling
-from pgtare.observing.trace.capture.target import BY_RECORDER, BY_STATEMENT, Target
+from pgtare.observing.trace.capture.target import (
+    BY_RECORDER,
+    BY_STATEMENT,
+    QUERY_SETTINGS,
+    Target,
+)
 from pgtare.postgres import pooler
 
 _CLIENTS = """
@@ -64,17 +67,10 @@ class Arming:
         with telling():
             self.guard.altered()
             self._altered = True
-            self._alter("sql_trace.query_ids", f"'{ids}'")
-            self._alter("sql_trace.query_level", str(self.target.level))
+            for setting, value in zip(QUERY_SETTINGS, (ids, self.target.level), strict=True):
+                alter = f"ALTER SYSTEM SET {setting} = '{value}'"
+                self.server.conn.execute(alter.encode())
             self.server.rows("SELECT pg_reload_conf()")
-
-    def _alter(self, setting: str, value: str) -> None:
-        self.server.conn.execute(
-            psycopg.sql.SQL("ALTER SYSTEM SET {} = {}").format(
-                psycopg.sql.SQL(setting),
-                psycopg.sql.SQL(value),
-            )
-        )
 
     def arm_new(self) -> None:
         """Ask for sessions that match and that we have not met yet, and for those we have lost."""

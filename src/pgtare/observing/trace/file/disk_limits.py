@@ -37,9 +37,7 @@ class NoRoom(LimitReached):
 
 def full(directory: Path, ex: OSError) -> NoRoom | None:
     """The limit that an error of the system tells of: the disk is full; None: it is another."""
-    if files.is_full(ex):
-        return NoRoom(directory)
-    return None
+    return NoRoom(directory) if files.is_full(ex) else None
 
 
 def check(directory: Path, limits: Limits, written: int, size: int) -> None:

@@ -57,11 +57,6 @@ class Event:
     type: str
     name: str
 
-    @property
-    def label(self) -> str:
-        """As PostgreSQL's users write it: IO/DataFileRead."""
-        return f"{self.type}/{self.name}"
-
 
 @dataclass
 class Waits:
@@ -118,9 +113,9 @@ class Trace:
         return self.marks.get(ring, _NO_MARKS)
 
     def label(self, event: int) -> str:
-        """An event as its users write it."""
+        """An event as PostgreSQL's users write it: IO/DataFileRead."""
         found = self.events.get(event)
-        return found.label if found else f"unknown event {event}"
+        return f"{found.type}/{found.name}" if found else f"unknown event {event}"
 
     def notes(self) -> list[str]:
         """What a reader has to know: damage, losses, an end that is not there."""
@@ -224,9 +219,10 @@ def load(path: Path) -> Trace:
             _READ[Table(found.table)](trace, found)
         elif found.table in (Table.WAITS, Table.MARKS, Table.PROCESSOR):
             table = Table(found.table)
-            rows = dict(found.columns)
+            rows: dict[str, Any] = dict(found.columns)
             if table is Table.WAITS:
-                rows["start_ns"] = starts(found)
+                length = rows["length_ns"]
+                rows["start_ns"] = np.cumsum(rows["gap_ns"] + length) - length
             for ring, part in by_ring(rows):
                 columns[table][ring].append(part)
     for ring, parts in columns[Table.WAITS].items():
@@ -283,12 +279,6 @@ def recording_of(path: Path) -> dict[str, Any]:
         if isinstance(found, Block) and found.table == Table.RECORDING:
             return _document(found)
     return {}
-
-
-def starts(block: Block) -> Integers:
-    """When each wait of a block began, ns since 1970."""
-    gap, length = np.asarray(block.columns["gap_ns"]), np.asarray(block.columns["length_ns"])
-    return np.asarray(np.cumsum(gap + length) - length, dtype=np.int64)
 
 
 def by_ring(rows: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from pgtare.observing.trace.file.records import (
     sqlstate,
 )
 
-FORMATS = ("parquet", "jsonl")
+Format = Literal["parquet", "jsonl"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 _ROWS = 1 << 16
 _EVENTS = {
     BEGIN: "begin",
@@ -39,20 +40,18 @@ _EVENTS = {
 Columns = dict[str, np.ndarray[Any, Any]]
 
 
-def check(directory: Path, format_: str) -> None:
-    """Raise UsageError if there is no such format, or something is there already.
+def check(directory: Path, format_: Format) -> None:
+    """Raise UsageError if something is there already.
 
     Parquet needs a package that not everybody has: ModuleNotFoundError.
     """
-    if format_ not in FORMATS:
-        raise UsageError(f"--format {format_}: choose among {', '.join(FORMATS)}")
     if format_ == "parquet":
         import pyarrow  # noqa: F401  # before anything is read that is to be written
     files.check_directory(directory)
     artefact.check_new(directory, renamed=False)
 
 
-def write(ledger: Ledger, directory: Path, format_: str) -> dict[str, int]:
+def write(ledger: Ledger, directory: Path, format_: Format) -> dict[str, int]:
     """One file for each table, in a new directory; how many rows each has.
 
     Raises UsageError if the directory cannot be used, MeasurementError if a file cannot be

@@ -16,7 +16,7 @@ from pgtare.errors import UsageError
 from pgtare.kit import files, numbers, page_frame
 from pgtare.observing.trace.analysis import moment as moments
 from pgtare.observing.trace.analysis import profile as profiles
-from pgtare.observing.trace.analysis.kept_state import kept_because
+from pgtare.observing.trace.analysis.kept_state import kept_at, kept_because
 from pgtare.observing.trace.analysis.ledger import Ledger, ends_of_work
 from pgtare.observing.trace.analysis.profile import Scope
 from pgtare.observing.trace.analysis.statements import report
@@ -82,7 +82,7 @@ def _moment(ledger: Ledger, others: Sequence[Ledger]) -> list[Waterfall]:
     if fired is None:
         return []
     before = (fired.end - fired.begin) // 10
-    begin, end = fired.begin - before, max(fired.end, fired.at) + before // 10
+    begin, end = fired.begin - before, max(fired.end, kept_at(ledger.trace) or 0) + before // 10
     found = []
     for book, doing in [(ledger, fired), *((other, moments.moment(other)) for other in others)]:
         kept = kept_because(book.trace) or {}
