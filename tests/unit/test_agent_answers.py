@@ -69,7 +69,7 @@ class Watched:
         watch, found = self.watch, {}
         for name, look in {
             WAITS: lambda: watch._counters(session, with_statements=True),
-            SESSIONS: lambda: watch._sessions(session),
+            SESSIONS: lambda: watch.looks.sessions(session, 1.0),
             ACTIVITY: lambda: watch._activity(session),
         }.items():
             self.batches.clear()

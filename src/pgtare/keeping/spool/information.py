@@ -39,7 +39,7 @@ class SpoolRows(Document):
     notes: list[str] = Field(description="files that were left out because they are damaged")
 
 
-class SpoolTable(Model):
+class HeldTable(Model):
     """A table of a spool."""
 
     name: str = Field(description="name of the table")
@@ -80,7 +80,7 @@ class SpoolInfo(Document):
     waiting_bytes: int = Field(
         description="size of replaced files that are kept for readers for some minutes, bytes"
     )
-    tables: list[SpoolTable] = Field(description="the tables that have or had rows")
+    tables: list[HeldTable] = Field(description="the tables that have or had rows")
     gaps: list[SpoolGaps] = Field(description="what is missing")
     damaged: dict[str, str] = Field(description="files that were set aside, and why")
     notes: list[str] = Field(description="what was wrong while reading")
@@ -109,10 +109,10 @@ def info(directory: Path) -> SpoolInfo:
     )
 
 
-def _table(content: SpoolManifest, name: str) -> SpoolTable:
+def _table(content: SpoolManifest, name: str) -> HeldTable:
     segments = content.of_table(name)
     rolled_us = content.rolled_us.get(name)
-    return SpoolTable(
+    return HeldTable(
         name=name,
         segments=len(segments),
         rows=sum(segment.rows for segment in segments),
