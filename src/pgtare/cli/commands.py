@@ -110,7 +110,7 @@ _COMMANDS = {
     "store": _Command(
         "store",
         KEEPING,
-        "Keep what many agents read in one ClickHouse server or cluster.",
+        "Keep what many agents read in one ClickHouse server.",
     ),
     "module": _Command(
         "module",
