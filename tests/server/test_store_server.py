@@ -35,7 +35,7 @@ def store() -> Iterator[StoreConnection]:
 
 
 def test_a_store_can_be_used(store: StoreConnection) -> None:
-    assert store_check.check(store).faults == ()
+    assert store_check.check(store).faults == []
 
 
 def test_rows_are_sent_and_a_lost_memory_asks(tmp_path: Path, store: StoreConnection) -> None:
