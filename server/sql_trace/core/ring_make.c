@@ -250,6 +250,8 @@ ring_open(bool recorder)
 		return false;
 	if (!guarded_run("sql_trace", make_ring, report_refusal, shared))
 		refused_at = GetCurrentTimestamp();
+	else if (trace.ring != NULL)
+		refused_at = 0;			/* the next refusal is news again */
 	ring_memory_give_back(ring_memory_taken()); /* if it failed half-way */
 	return trace.ring != NULL;
 }
