@@ -338,7 +338,7 @@ def report(
 
     files.check_target(html)
     destination = Destination(json, output)
-    share = percentage("--margin", margin) if margin else None
+    share = None if margin is None else percentage("--margin", margin)
     with cli.stderr().status(f"pgtare: looking for servers in {prefix}"):
         found = Reestimation(prefix, share)
     with Counted(cli.stderr(), "estimating", len(found.listing.servers), "servers") as display:

@@ -38,7 +38,7 @@ def report(
 
     Example: `pgtare report results/monday --margin 1%`
     """
-    share = percentage("--margin", margin) if margin else None
+    share = None if margin is None else percentage("--margin", margin)
     own = "report.html" if share is None else f"report-margin-{100 * share:g}pct.html"
     page = html or directory / own
     files.check_target(html)

@@ -242,19 +242,20 @@ def weigh(
         duration = _BY_WINDOWS if switches else "60s"
     request = Request(
         chosen=chosen if budget is None or servers else limit.with_together(chosen),
-        at_most=percentage("--at-most", at_most, below=1000) if at_most else None,
-        budget=percentage("--budget", budget, below=1000) if budget else None,
+        # an empty option is wrong: a limit whose variable is not set must not be none
+        at_most=None if at_most is None else percentage("--at-most", at_most, below=1000),
+        budget=None if budget is None else percentage("--budget", budget, below=1000),
         inject_ns=tuple(inject_ns or ()),
         duration_s=seconds("--duration", duration),
-        precision=percentage("--precision", precision) if precision else None,
+        precision=None if precision is None else percentage("--precision", precision),
         margin=percentage("--margin", margin),
         seed=new_seed() if seed is None else seed,
         cpu=cpu,
         base=base,
         unit=unit,
-        slice_ms=slice_bounds(slice_ms) if slice_ms else None,
+        slice_ms=None if slice_ms is None else slice_bounds(slice_ms),
         load=_load_spec(load, script, clients, protocol, rate, running=running),
-        headroom=parse_headroom(rate) if rate and "%" in rate else None,
+        headroom=parse_headroom(rate) if rate is not None and "%" in rate else None,
         scale=scale,
         pg_config=pg_config,
         dsn=dsn,
@@ -326,16 +327,16 @@ def _switches(switch: list[str] | None, reload: list[str] | None) -> tuple[Switc
 
 
 def _window_s(window: str | None, period: str | None, *, any_given: bool) -> float:
-    if not any_given and (window or period):
+    if not any_given and (window is not None or period is not None):
         raise UsageError("--window and --period are for --switch and --reload")
-    asked_s = seconds("--window", window) if window else None
+    asked_s = None if window is None else seconds("--window", window)
     if asked_s is not None and asked_s < SHORTEST_S:
         raise UsageError(f"--window {window}: {SHORTEST_S:g}s at least, to be gentle to the server")
-    return window_s(asked_s, seconds("--period", period) if period else None)
+    return window_s(asked_s, None if period is None else seconds("--period", period))
 
 
 def _check_outside(load: str | None, clients: int, rate: str | None) -> None:
-    if clients != 1 or rate:
+    if clients != 1 or rate is not None:
         raise UsageError("from outside, one session is weighed: leave out --clients and --rate")
     if load not in (None, "none"):
         raise UsageError(
@@ -356,7 +357,7 @@ def _load_spec(
     if scripts and load is not None:
         raise UsageError("--script and --load are two loads: choose one")
     if load == "none" or (load is None and running and not scripts):
-        if rate:
+        if rate is not None:
             raise UsageError("--rate drives a load of pgtare's own; --load none has none")
         return None
     return LoadSpec(
@@ -364,7 +365,7 @@ def _load_spec(
         scripts=tuple(Script.parse(s) for s in scripts or ()),
         protocol=protocol,
         clients=clients,
-        rate=parse_rate(rate) if rate and "%" not in rate else None,
+        rate=parse_rate(rate) if rate is not None and "%" not in rate else None,
     )
 
 
