@@ -23,3 +23,22 @@ NOWHERE = ["--dsn", "host=/nowhere", "--outside", "track_io_timing"]
 )
 def test_an_empty_option_is_not_taken_for_one_that_is_missing(option: str, wanted: str) -> None:
     assert wanted in refused("weigh", *NOWHERE, "track_functions", option, "")
+
+
+@pytest.mark.parametrize("option", [["--arm"], []])
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "host=a password=hunter2",
+        "a: password = hunter2",
+        "host:5432 user=me password='hunter2'",
+        "postgresql://joe:hunter2@db/app",
+        "service=a sslpassword=hunter2",
+    ],
+)
+def test_a_connection_string_at_the_wrong_place_is_not_repeated(
+    option: list[str], dsn: str
+) -> None:
+    sentence = refused("weigh", *option, dsn, "--dsn", "host=/nowhere")
+    assert "looks like a connection string: give it with --dsn" in sentence
+    assert "hunter2" not in sentence

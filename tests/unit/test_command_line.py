@@ -38,6 +38,12 @@ from pgtare.cli.command_line import command_line
         (["--reload", "x: ext.api_key = 'k'"], ["--reload", "x: ext.api_key = (hidden)"]),
         (["--reload", "x: work_mem = 5MB"], ["--reload", "x: work_mem = 5MB"]),
         (["--server", "host=a password=s"], ["--server", "(hidden)"]),
+        (
+            ["--server", "b:\thost=a password=s application_name='x: y'"],
+            ["--server", "b: password=(hidden) host=a application_name='x: y'"],
+        ),
+        (["--server=b:\nhost=a password=s: t"], ["--server=b: (hidden)"]),
+        (["--switch", "x:\tPGPASSWORD=s psql: | b"], ["--switch", "x: (hidden)"]),
         (["--server", "new: host=a dbname=app"], ["--server", "new: host=a dbname=app"]),
     ],
 )

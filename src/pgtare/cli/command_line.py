@@ -6,6 +6,9 @@ import itertools
 import sys
 from collections.abc import Callable
 
+from pgtare.errors import UsageError
+from pgtare.weighing.switches import named
+
 HIDDEN = "(hidden)"
 #: A connection string without any of these holds no secret.
 _OF_SECRETS = ("@", "password", "secret", "key")
@@ -51,14 +54,20 @@ def _without_password(dsn: str) -> str:
 
 def _named_without_password(server: str) -> str:
     """A server's name stays; what has no name may be all password."""
-    name, colon, dsn = server.partition(": ")
-    return f"{name}: {_without_password(dsn.strip())}" if colon else HIDDEN
+    try:
+        name, dsn = named("--server", server, "")
+    except UsageError:
+        return HIDDEN
+    return f"{name}: {_without_password(dsn)}"
 
 
 def _named_without_commands(switch: str) -> str:
     """A switch's name stays; its commands may hold a password."""
-    name, colon, _ = switch.partition(": ")
-    return f"{name}: {HIDDEN}" if colon else HIDDEN
+    try:
+        name, _ = named("--switch", switch, "")
+    except UsageError:
+        return HIDDEN
+    return f"{name}: {HIDDEN}"
 
 
 def _assigned_without_secret(reload: str) -> str:

@@ -13,6 +13,11 @@ from pgtare.weighing.instruments.model import NAME, RESERVED_NAMES, Chosen, sett
 _ASSIGNMENT = re.compile(
     r"\s*(?P<name>[^\s=,']+)\s*=\s*(?:'(?P<quoted>(?:[^']|'')*)'|(?P<bare>[^,']*?))\s*(?P<end>,|$)"
 )
+#: No setting has such a name.
+_OF_CONNECTIONS = re.compile(
+    r"postgres(?:ql)?://|(?<![\w.])(?:host|hostaddr|dbname|user|service|passfile|(?:ssl)?password)\s*=",
+    re.IGNORECASE,
+)
 _TRUE, _FALSE = {"on", "true", "yes"}, {"off", "false", "no"}
 
 
@@ -58,8 +63,15 @@ def choose(
 ) -> list[Chosen]:
     """The arms requested by name (`instrument`, `instrument/variant`) and by `--arm`, in order.
 
-    Raises UsageError for unknown names, bad ad hoc arms and names used twice.
+    Raises UsageError for unknown names, bad ad hoc arms and names used twice. What is wrong is
+    repeated, but not a connection string: it may hold a password.
     """
+    for option, specs in (("--arm", adhoc), ("an instrument", instruments)):
+        if any(_OF_CONNECTIONS.search(spec) for spec in specs):
+            raise UsageError(
+                f"{option} looks like a connection string: give it with --dsn, as in --dsn "
+                "'host=db dbname=app'"
+            )
     chosen = [catalogue.choose(spec) for spec in instruments] + [parse_arm(a) for a in adhoc]
     names = [c.name for c in chosen]
     for name in names:
