@@ -11,7 +11,7 @@ from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.outside_schema import OutsideInfo, ServerInfo, WatcherInfo, WindowsInfo
 from pgtare.weighing.weigh.report import contention, reason_words, traffic
-from pgtare.weighing.weigh.schema import Answer, ArmResult, Effect, WeighResult
+from pgtare.weighing.weigh.schema import Answer, ArmResult, Baseline, Effect, WeighResult
 
 _SHARED_LOCKS = (
     "Locks that every arm shares: if an instrument makes others wait, the base arm waits too "
@@ -103,21 +103,26 @@ def subject(result: WeighResult) -> str:
     seen = sum(arm.n + arm.excluded for arm in result.arms)
     outside = design.outside
     if outside is not None:
-        base = numbers.duration(result.baseline.body_mean_us)
         if outside.servers:
             server = " and ".join(
                 f"{one.name} (PostgreSQL {one.version})" for one in outside.servers
             )
         return (
             f"{server}, weighed {traffic.short(result.load)}: {numbers.seconds(design.duration_s)},"
-            f" {numbers.count(seen)} transactions of {base} in bursts, "
-            f"{numbers.duration(outside.waiting_us)} with pauses"
+            f" {numbers.count(seen)} transactions{_of_loops(result.baseline, outside)}"
         )
     return (
         f"{server}, {traffic.short(result.load)}: "
         f"{numbers.seconds(design.duration_s)}, {numbers.count(seen)} transactions of "
         f"{numbers.duration(result.baseline.body_mean_us)}"
     )
+
+
+def _of_loops(baseline: Baseline, outside: OutsideInfo) -> str:
+    """How long a transaction took in either loop, as far as that is known."""
+    loops = ((baseline.body_mean_us, "in bursts"), (outside.waiting_us, "with pauses"))
+    known = [f"{numbers.duration(us)} {how}" for us, how in loops if us is not None]
+    return f" of {', '.join(known)}" if known else ""
 
 
 def table_title(result: WeighResult) -> str:
@@ -225,22 +230,27 @@ def _outside(result: WeighResult) -> str:
         return (
             "This is what these statements take in sessions that never wait for their client; "
             f"each lasted {numbers.seconds(_session_s(result))}{_connecting(found)}. "
-            f"“If it waits”, in µs, has pauses of {numbers.duration(found.pause_us)}. "
-            f"{_differing(found.servers)}"
+            f"{_pauses(found, '“If it waits”', '. ')}{_differing(found.servers)}"
         )
     return (
         "This is what these statements pay in one warm session that never waits for its client. "
-        "An application’s sessions wait, and their caches cool: “if it waits”, in µs, has pauses "
-        f"of {numbers.duration(found.pause_us)}."
+        "An application’s sessions wait, and their caches cool"
+        f"{_pauses(found, ': “if it waits”')}."
     )
+
+
+def _pauses(outside: OutsideInfo, before: str, after: str = "") -> str:
+    """How long the pauses of the other loop were; nothing if it has not run."""
+    if outside.pause_us is None:
+        return ""
+    return f"{before}, in µs, has pauses of {numbers.duration(outside.pause_us)}{after}"
 
 
 def _windows(outside: OutsideInfo, windows: WindowsInfo) -> str:
     return (
         "This is what these statements pay in one session of our own, in windows of "
-        f"{numbers.seconds(windows.window_s)}; “if it waits”, in µs, has pauses of "
-        f"{numbers.duration(outside.pause_us)}. What acts less often than every window is not "
-        "rightly in it. What a watcher takes itself is not in it:"
+        f"{numbers.seconds(windows.window_s)}{_pauses(outside, '; “if it waits”')}. What acts less "
+        "often than every window is not rightly in it. What a watcher takes itself is not in it:"
     )
 
 
