@@ -168,7 +168,7 @@ def _summary(result: WeighResult) -> Iterator[str]:
         headlines = _TOGETHER
     yield f"**{headlines[exit_status(result)]}**"
     yield ""
-    yield wording.subject(result)
+    yield _escaped(wording.subject(result))
     yield ""
     outside = result.design.outside is not None
     waits = ["if it waits, %"] if outside else []

@@ -1,0 +1,58 @@
+"""What a weighing from outside says in words: nothing of what it does not know, no markup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgtare.weighing.weigh import limit
+from pgtare.weighing.weigh.outside_schema import OutsideInfo, ServerInfo, WindowsInfo
+from pgtare.weighing.weigh.report import wording
+from pgtare.weighing.weigh.schema import Limit, WeighResult
+from tests.unit.sample_result import sample
+
+SERVERS = [
+    ServerInfo(name=name, version="18.1", standby=False, system_identifier=None, settings={})
+    for name in ("old", "new")
+]
+WINDOWS = WindowsInfo(window_s=15, watchers=[])
+
+
+def from_outside(**known: object) -> WeighResult:
+    """A result from outside of which nothing else than this is known."""
+    result = sample(50).result
+    unknown = {"pause_us": None, "waiting_us": None, "disturbed_pct": None}
+    counts = {"dropped": 3, "failed_blocks": 0, "server_busy_pct": 12.0, "left_out": {}}
+    result.design.outside = OutsideInfo.model_validate({**unknown, **counts, **known})
+    result.load = {"kind": "outside", "script": "cost.sql"}
+    return result
+
+
+@pytest.mark.parametrize("kind", [{}, {"servers": SERVERS}, {"windows": WINDOWS}])
+def test_pauses_that_are_not_known_are_not_spoken_of(kind: dict[str, object]) -> None:
+    said = wording._outside(from_outside(**kind))
+    assert "–" not in said
+    assert "pauses" not in said
+    assert "has pauses of 250 µs. " in wording._outside(from_outside(pause_us=250.0, **kind)) + " "
+
+
+def test_times_that_are_not_known_are_not_spoken_of() -> None:
+    result = from_outside()
+    assert "µs in bursts" in wording.subject(result)
+    assert "with pauses" not in wording.subject(result)
+    assert wording.subject(from_outside(waiting_us=70.9)).endswith(
+        "µs in bursts, 70.9 µs with pauses"
+    )
+    result.baseline.body_mean_us = None
+    assert wording.subject(result).endswith(" transactions")
+
+
+def test_names_in_the_summary_are_no_markup(tmp_path: Path) -> None:
+    result = from_outside()
+    result.load["script"] = "<img src=x onerror=alert(1)>|*b*.sql"
+    result.limits = [Limit(name="track_io_timing", at_most_pct=3.0, state="below", waiting=False)]
+    limit.write_summary(result, tmp_path / "cost.md")
+    summary = (tmp_path / "cost.md").read_text()
+    assert "from outside, &lt;img src=x onerror=alert(1)&gt;\\|\\*b\\*.sql" in summary
+    assert "<" not in summary
