@@ -42,3 +42,8 @@ def test_a_connection_string_at_the_wrong_place_is_not_repeated(
     sentence = refused("weigh", *option, dsn, "--dsn", "host=/nowhere")
     assert "looks like a connection string: give it with --dsn" in sentence
     assert "hunter2" not in sentence
+
+
+def test_a_wrong_choice_is_repeated_as_it_was_given() -> None:
+    sentence = refused("weigh", "--load", "Value error, all")
+    assert "Invalid value for '--load': 'Value error, all' is not one of 'select-only'" in sentence

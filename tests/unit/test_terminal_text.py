@@ -22,6 +22,7 @@ from pgtare.observing.flame.events import Event, waker
 from pgtare.observing.trace.file.tables import Table
 from pgtare.observing.trace.file.writer import Writer
 from pgtare.observing.waits.show import one_line
+from pgtare.weighing.weigh.progress import Stages
 from tests.terminal import printed
 from tests.unit.made_traces import MS, NO_RESERVE, define_events, ring, waits
 
@@ -106,3 +107,10 @@ def test_a_session_is_no_background_process_whatever_its_role_is_called(
     for title, expected in titles.items():
         monkeypatch.setattr(processes, "read", lambda pid, name, t=title: t)
         assert processes.activity(1) == expected, title
+
+
+def test_progress_of_a_command_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Stages(cli.stderr()).say(f"a session of our own runs {HOSTILE}")
+    shown = capsys.readouterr().err
+    assert "runs a?]0;title" in shown
+    assert not set(STEERS) & set(shown)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console, RenderableType
+from rich.text import Text
 from typer.core import TyperGroup
 from typer.exceptions import Abort, TyperException
 
@@ -81,9 +82,16 @@ def _main(
     pass
 
 
+class _PlainConsole(Console):
+    """Prints text in which names may be, or what a file or a server said: it steers no terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(_plain_lines(text), **options)
+
+
 def stderr() -> Console:
     """For progress and errors; what is piped onward stays clean."""
-    return Console(stderr=True, soft_wrap=True)
+    return _PlainConsole(stderr=True, soft_wrap=True)
 
 
 def stdout() -> Console:
@@ -130,7 +138,7 @@ def main() -> None:
         path = where.command_path if where is not None else _command()
         if ex.exit_code == USAGE and not ex.format_message():
             raise SystemExit(USAGE) from None  # the help was shown
-        message = ex.format_message().replace("Value error, ", "").rstrip()  # a validator's
+        message = _in_own_words(ex).rstrip()
         stop = "" if message.endswith((".", "?", "!")) else "."
         _fail(f"{message}{stop} See `{path} --help`.", ex.exit_code)
     except (KeyboardInterrupt, Abort):
@@ -151,6 +159,17 @@ def main() -> None:
         interrupt.unwind_at_interrupt()
 
 
+def _in_own_words(ex: TyperException) -> str:
+    """What is wrong with an option. typer checks values with pydantic, whose words are left out."""
+    from pydantic import ValidationError
+
+    if isinstance(ex.__cause__, ValidationError):
+        found = ex.__cause__.errors(include_url=False)[0].get("ctx", {}).get("error")
+        if isinstance(found, ValueError):
+            ex.message = str(found)
+    return ex.format_message()
+
+
 def _run(arguments: list[str]) -> int:
     from pgtare.cli import commands
 
@@ -168,6 +187,9 @@ def _command() -> str:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    text = "\n".join(plain(line) for line in message.split("\n"))
-    sys.stderr.write(f"pgtare: {text}\n")
+    sys.stderr.write(f"pgtare: {_plain_lines(message)}\n")
     raise SystemExit(status) from None
+
+
+def _plain_lines(text: str) -> str:
+    return "\n".join(plain(line) for line in text.split("\n"))

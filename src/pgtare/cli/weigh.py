@@ -285,7 +285,7 @@ def weigh(
     if plan_only:
         destination.refuse("--dry-run")
         for line in _dry_run(request):
-            typer.echo(line)
+            cli.say(line)
         return
     files.check_target(summary)
     if out is not None:
