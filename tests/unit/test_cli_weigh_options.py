@@ -47,3 +47,12 @@ def test_a_connection_string_at_the_wrong_place_is_not_repeated(
 def test_a_wrong_choice_is_repeated_as_it_was_given() -> None:
     sentence = refused("weigh", "--load", "Value error, all")
     assert "Invalid value for '--load': 'Value error, all' is not one of 'select-only'" in sentence
+
+
+@pytest.mark.parametrize("setting", ["search_path = app", "TimeZone = UTC"])
+def test_what_clients_of_an_application_would_see_is_weighed_from_outside_only(
+    setting: str,
+) -> None:
+    assert "with pgtare weigh --outside" in refused("weigh", "--arm", f"x: {setting}")
+    sentence = refused("weigh", "--arm", f"x: {setting}", *NOWHERE, status=1)
+    assert "cannot connect to the server" in sentence

@@ -32,7 +32,7 @@ from pgtare.kit.option_values import percentage, seconds
 from pgtare.kit.progress import Counted
 from pgtare.postgres import inventory as inventories
 from pgtare.postgres.load import parse_participation
-from pgtare.weighing.instruments.arms import choose
+from pgtare.weighing.instruments.arms import choose, refuse_reported
 from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.weigh.request import new_seed
@@ -271,7 +271,9 @@ def _refuse_with_resume(ctx: typer.Context) -> None:
 
 
 def _chosen(design: FleetDesign, catalogue: list[Path] | None) -> tuple[Chosen, ...]:
-    return tuple(choose(load_catalogue(catalogue or ()), design.instruments, design.arms))
+    chosen = tuple(choose(load_catalogue(catalogue or ()), design.instruments, design.arms))
+    refuse_reported(chosen)
+    return chosen
 
 
 def _deliver(directory: FleetDirectory, destination: Destination) -> None:

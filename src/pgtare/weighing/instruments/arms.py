@@ -8,7 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm
 from pgtare.weighing.instruments.catalogue import Catalogue
-from pgtare.weighing.instruments.model import NAME, RESERVED_NAMES, Chosen, setting_name
+from pgtare.weighing.instruments.model import (
+    NAME,
+    REPORTED_SETTINGS,
+    RESERVED_NAMES,
+    Chosen,
+    setting_name,
+)
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<name>[^\s=,']+)\s*=\s*(?:'(?P<quoted>(?:[^']|'')*)'|(?P<bare>[^,']*?))\s*(?P<end>,|$)"
@@ -44,7 +50,7 @@ def parse_arm(spec: str) -> Chosen:
         if found is None:
             raise UsageError(f"--arm {name}: cannot read {body[at:].strip()!r} as setting=value")
         try:
-            setting = setting_name(found["name"])
+            setting = setting_name(found["name"], reported=True)
         except ValueError as ex:
             raise UsageError(f"--arm {name}: {ex}") from ex
         if setting in settings:
@@ -78,6 +84,16 @@ def choose(
         if names.count(name) > 1:
             raise UsageError(f"there would be two arms called {name!r}: choose it once")
     return chosen
+
+
+def refuse_reported(chosen: Iterable[Chosen]) -> None:
+    """Raise UsageError for a setting whose change the clients of an application's sessions see."""
+    for choice in chosen:
+        for setting in sorted(REPORTED_SETTINGS & choice.settings.keys()):
+            raise UsageError(
+                f"--arm {choice.name}: clients of an application see each change of {setting}: "
+                "weigh it in a session of pgtare's own, with pgtare weigh --outside"
+            )
 
 
 def combine(chosen: Sequence[Chosen], inject_ns: Sequence[int] = ()) -> list[Arm]:

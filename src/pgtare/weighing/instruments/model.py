@@ -24,42 +24,43 @@ _LIBRARY = re.compile(r"[a-z0-9_-]+", re.IGNORECASE)
 #: Arm names the trial itself uses.
 RESERVED_NAMES = frozenset({"base", "control", "injected"})
 
-#: Settings no arm may hold. The reported ones would put a ParameterStatus message into the next
-#: reply; the others change whose the session is or the transaction it is in.
+#: Settings no arm may hold: they change whose the session is, how we read what it sends, or the
+#: transaction it is in, or nobody can set them.
 REFUSED_SETTINGS = frozenset(
     {
         "application_name",
         "client_encoding",
-        "datestyle",
         "default_transaction_read_only",
         "in_hot_standby",
         "integer_datetimes",
-        "intervalstyle",
         "is_superuser",
         "role",
         "scram_iterations",
-        "search_path",
         "server_encoding",
         "server_version",
         "session_authorization",
         "standard_conforming_strings",
-        "timezone",
         "transaction_deferrable",
         "transaction_isolation",
         "transaction_read_only",
     }
 )
 
+#: A change of these is reported to the client with the next reply: nobody sees that in a session of
+#: our own, so from outside arms may hold them.
+REPORTED_SETTINGS = frozenset({"datestyle", "intervalstyle", "search_path", "timezone"})
 
-def setting_name(name: str) -> str:
+
+def setting_name(name: str, *, reported: bool = False) -> str:
     """The name of a setting, lower case as PostgreSQL compares it.
 
-    Raises ValueError if it is no identifier (so it can never carry SQL) or is refused.
+    reported: one whose change is reported to the client is allowed. Raises ValueError if it is no
+    identifier (so it can never carry SQL) or is refused.
     """
     folded = name.lower()
     if not _SETTING.fullmatch(folded):
         raise ValueError(f"{name!r} is not the name of a setting")
-    if folded in REFUSED_SETTINGS:
+    if folded in REFUSED_SETTINGS or (folded in REPORTED_SETTINGS and not reported):
         raise ValueError(f"{name} cannot be part of an arm: changing it is visible to the client")
     return folded
 

@@ -16,7 +16,7 @@ from pgtare.postgres import module_versions
 from pgtare.postgres.load.spec import cores
 from pgtare.postgres.modules import PRELOAD_ORDER
 from pgtare.postgres.own_session import APPLICATION_NAME, first_line
-from pgtare.weighing.instruments.arms import combine
+from pgtare.weighing.instruments.arms import combine, refuse_reported
 from pgtare.weighing.instruments.requirements import availability, read_facts
 from pgtare.weighing.trials import MAX_SESSIONS, Population
 from pgtare.weighing.weigh.participation import TRANSACTIONS
@@ -105,6 +105,8 @@ def arms_of(request: Request) -> tuple[Arm, ...]:
 
     A saturation design compares one arm with the base, and has no control among its arms.
     """
+    if not request.outside:
+        refuse_reported(request.chosen)
     arms = combine(request.chosen, request.inject_ns)
     if request.base == "current":
         own = {choice.name: choice.settings for choice in request.chosen}
