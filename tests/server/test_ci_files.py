@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from pgtare.errors import UsageError
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.weighing.instruments.arms import parse_arm
 
 yaml = pytest.importorskip("yaml", reason="comes with the packages that build the documentation")
 
@@ -20,8 +22,8 @@ pytestmark = pytest.mark.server
 CI = Path(__file__).parents[2] / "deploy" / "ci"
 #: A setting that nothing else of the script depends on decides how much it does.
 SCRIPT = (
-    "SELECT sum(n) FROM generate_series(1, CASE current_setting('work_mem')"
-    " WHEN '8MB' THEN {} ELSE 2000 END) n;\n"
+    "SELECT sum(n) FROM generate_series(1, CASE current_setting('{setting}')"
+    " WHEN '{value}' THEN {rows} ELSE 2000 END) n;\n"
 )
 #: File and rows of the change, of 2,000: what the job's exit status must be.
 CASES = {
@@ -47,12 +49,19 @@ def dsn(wheel: Binaries) -> Iterator[str]:
 
 
 def run(
-    name: str, wheel: Binaries, dsn: str, place: Path, rows: int, duration: str = "60s"
+    name: str,
+    wheel: Binaries,
+    dsn: str,
+    place: Path,
+    rows: int,
+    duration: str = "60s",
+    change: str = "work_mem = 8MB",
 ) -> subprocess.CompletedProcess[str]:
     """Run a file's commands but for what installs programs; the change makes the script do more."""
-    (place / "settings.conf").write_text("# the change\nwork_mem = 8MB\n")
+    setting, _, value = change.split()
+    (place / "settings.conf").write_text(f"# the change\n{change}   # was another\n")
     (place / "schema.sql").write_text("SELECT 1;\n")
-    (place / "cost.sql").write_text(SCRIPT.format(rows))
+    (place / "cost.sql").write_text(SCRIPT.format(setting=setting, value=value, rows=rows))
     (place / "weigh.sh").write_text((CI / "weigh.sh").read_text())
     lines = [line for line in commands(name) if not line.startswith(("pip install", "apt-get"))]
     assert "sh weigh.sh" in lines
@@ -75,10 +84,87 @@ def run(
     )
 
 
-def test_a_dear_change_fails_and_is_said(wheel: Binaries, dsn: str, tmp_path: Path) -> None:
-    done = run("gitlab.yml", wheel, dsn, tmp_path, 4_000)
+@pytest.mark.parametrize("change", ["work_mem = 8MB", "search_path = app"])
+def test_a_dear_change_fails_and_is_said(
+    wheel: Binaries, dsn: str, tmp_path: Path, change: str
+) -> None:
+    done = run("gitlab.yml", wheel, dsn, tmp_path, 4_000, change=change)
     assert done.returncode == 10, done.stdout + done.stderr
     assert "costs more than its limit" in (tmp_path / "cost.md").read_text()
+
+
+def test_a_wrong_request_ends_with_its_status(wheel: Binaries, dsn: str, tmp_path: Path) -> None:
+    done = run("gitlab.yml", wheel, dsn, tmp_path, 2_000, change="work_mem = many")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "work_mem" in done.stderr
+
+
+def with_stand_in(
+    place: Path, conf: str, status: int, script: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run weigh.sh with a pgtare that prints its second argument, the arm, and ends so."""
+    (place / "settings.conf").write_text(conf)
+    stand_in = place / "pgtare"
+    stand_in.write_text(f'#!/bin/sh\nprintf %s "$3" > arm\n{script}\nexit {status}\n')
+    stand_in.chmod(0o755)
+    environment = {"PATH": f"{place}:{os.environ['PATH']}", "DSN": "host=/nowhere"}
+    return subprocess.run(
+        ["sh", CI / "weigh.sh"],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("status", [1, 2, 130])
+def test_without_a_summary_the_exit_status_is_that_of_the_weighing(
+    tmp_path: Path, status: int
+) -> None:
+    (tmp_path / "cost.md").write_text("**Every instrument costs less than its limit.**\n")
+    done = with_stand_in(tmp_path, "work_mem = 8MB\n", status)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+    assert not (tmp_path / "cost.md").exists()
+
+
+def test_the_summary_is_printed_whatever_was_decided(tmp_path: Path) -> None:
+    for status, ends in ((0, 0), (10, 10), (11, 0)):
+        done = with_stand_in(tmp_path, "work_mem = 8MB\n", status, "echo decided > cost.md")
+        assert (done.returncode, done.stdout.split("\n")[0]) == (ends, "decided")
+        assert ("warning: not decided" in done.stdout) == (status == 11)
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        ("work_mem = 8MB", {"work_mem": "8MB"}),
+        ("work_mem=8MB\r", {"work_mem": "8MB"}),
+        ("  work_mem = 8MB   # was 4", {"work_mem": "8MB"}),
+        ("work_mem 8MB", {"work_mem": "8MB"}),
+        ("work_mem\t'8MB'# was 4", {"work_mem": "8MB"}),
+        ("# work_mem = 4MB\n\n\t# x\nwork_mem = 8MB\njit off", {"work_mem": "8MB", "jit": "off"}),
+        ("search_path = app", {"search_path": "app"}),
+        ("search_path = 'app, \"a b\", public' # names", {"search_path": 'app, "a b", public'}),
+        ("log_line_prefix = '# it''s %m '", {"log_line_prefix": "# it's %m "}),
+        ("pg_stat_statements.track = all", {"pg_stat_statements.track": "all"}),
+        ("random_page_cost = 1.1#x", {"random_page_cost": "1.1"}),
+        ("vacuum_cost_limit = -1", {"vacuum_cost_limit": "-1"}),
+    ],
+)
+def test_lines_of_a_configuration_file_are_read_as_the_server_reads_them(
+    tmp_path: Path, line: str, settings: dict[str, str]
+) -> None:
+    with_stand_in(tmp_path, f"{line}\n", 0)
+    assert parse_arm((tmp_path / "arm").read_text()).settings == settings
+
+
+@pytest.mark.parametrize("line", ["work_mem", "search_path = a, b", "# no more"])
+def test_a_line_that_is_none_of_a_configuration_file_is_refused(tmp_path: Path, line: str) -> None:
+    with_stand_in(tmp_path, f"jit = off # x\n{line}\n" if line[0] != "#" else line, 0)
+    with pytest.raises(UsageError):
+        parse_arm((tmp_path / "arm").read_text())
 
 
 @pytest.mark.slow
