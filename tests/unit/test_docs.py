@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from pgtare.errors import MeasurementError, UsageError
+from pgtare.interrupt import INTERRUPTED
+from pgtare.weighing.weigh import limit
+
 DOCS = Path(__file__).parents[2] / "docs"
 ROOMS = ["Tutorial", "How to", "Reference", "Explanation"]
 
@@ -92,3 +96,25 @@ def test_each_walk_has_at_most_twelve_stops_and_each_stop_its_function() -> None
             assert re.search(rf"(?m)^(?:\s*(?:async )?def )?{functions[0]}\(", text) or re.search(
                 rf"(?m)^static .*\b{functions[0]}\(", text
             ), (path, functions[0])
+
+
+def test_what_shows_in_the_list_of_processes_is_said_where_a_connection_string_is_given() -> None:
+    for page in (DOCS.parent / "README.md", *DOCS.glob("*.md")):
+        text = page.read_text()
+        if '--dsn "$DSN"' in text or ("--dsn service=" in text and page.name == "README.md"):
+            assert "list of processes" in text, page.name
+
+
+def test_every_exit_status_of_a_weighing_with_a_limit_is_listed() -> None:
+    listed = re.findall(r"^\| (\d+) \|", (DOCS / "ci.md").read_text(), re.M)
+    ends = (limit.BELOW, limit.ABOVE, limit.UNDECIDED, MeasurementError.exit_status)
+    wanted = {*ends, UsageError.exit_status, INTERRUPTED}
+    assert sorted(map(int, listed)) == sorted(wanted)
+
+
+def test_every_option_that_keeps_the_command_line_is_named_with_its_literals() -> None:
+    (line,) = [
+        line for line in (DOCS / "outside.md").read_text().splitlines() if "literals of" in line
+    ]
+    for option in ("--json", "--output", "--out"):
+        assert f"`{option}`" in line

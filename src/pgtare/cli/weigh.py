@@ -228,9 +228,9 @@ def weigh(
 
     `pgtare weigh track_io_timing --dsn "host=/var/run/postgresql dbname=app" --dry-run`
 
-    `pgtare weigh pg_stat_statements --dsn "$DSN" --sql 'SELECT * FROM orders WHERE id = 7'`
+    `pgtare weigh pg_stat_statements --dsn service=app --sql 'SELECT * FROM orders WHERE id = 7'`
 
-    `pgtare weigh --dsn "$DSN" --switch 'exporter: systemctl start pgexp | systemctl stop pgexp'`
+    `pgtare weigh --dsn service=app --switch 'exporter: systemctl start exp | systemctl stop exp'`
 
     `pgtare weigh --server 'old: host=db1 dbname=app' --server 'new: host=db2 dbname=app'`
     """
