@@ -12,6 +12,7 @@ from pgtare.errors import UsageError
 from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
 from pgtare.estimate.trial.results import Live, LiveArm
 from pgtare.kit import files, numbers
+from pgtare.kit.terminal_text import plain
 from pgtare.weighing.instruments.arms import union
 from pgtare.weighing.instruments.model import Chosen, FlagRule
 from pgtare.weighing.weigh.report import alarms, wording
@@ -212,6 +213,6 @@ _TOGETHER = {
 
 
 def _escaped(text: str) -> str:
-    """Without what Markdown or HTML would take for their own."""
-    plain = re.sub(r"([\\`*_|\[\]])", r"\\\1", text)
-    return " ".join(html.escape(plain, quote=False).split())
+    """Without what Markdown, HTML or a terminal would take for their own."""
+    marked = re.sub(r"([\\`*_|\[\]])", r"\\\1", plain(text))
+    return " ".join(html.escape(marked, quote=False).split())
