@@ -206,6 +206,11 @@ def test_a_bad_ad_hoc_arm_is_refused(spec: str, message: str) -> None:
         parse_arm(spec)
 
 
+def test_a_value_in_quotes_may_look_like_a_connection_string(catalogue: Catalogue) -> None:
+    (arm,) = choose(catalogue, [], ["x: app.peer='host=db user=me', app.host=db"])
+    assert arm.settings == {"app.peer": "host=db user=me", "app.host": "db"}
+
+
 # ------------------------------------------------------------------------------ arms of a trial
 
 

@@ -19,6 +19,7 @@ from pgtare.weighing.instruments.model import (
 _ASSIGNMENT = re.compile(
     r"\s*(?P<name>[^\s=,']+)\s*=\s*(?:'(?P<quoted>(?:[^']|'')*)'|(?P<bare>[^,']*?))\s*(?P<end>,|$)"
 )
+_QUOTED = re.compile(r"'(?:[^']|'')*'")
 #: No setting has such a name.
 _OF_CONNECTIONS = re.compile(
     r"postgres(?:ql)?://|(?<![\w.])(?:host|hostaddr|dbname|user|service|passfile|(?:ssl)?password)\s*=",
@@ -73,7 +74,7 @@ def choose(
     repeated, but not a connection string: it may hold a password.
     """
     for option, specs in (("--arm", adhoc), ("an instrument", instruments)):
-        if any(_OF_CONNECTIONS.search(spec) for spec in specs):
+        if any(_OF_CONNECTIONS.search(_QUOTED.sub("", spec)) for spec in specs):
             raise UsageError(
                 f"{option} looks like a connection string: give it with --dsn, as in --dsn "
                 "'host=db dbname=app'"
