@@ -76,6 +76,9 @@ def test_scripts_have_weights(tmp_path: Path) -> None:
     assert Script.parse("plain.sql") == Script(Path("plain.sql"), 1)
     with pytest.raises(UsageError, match="weight after @"):
         Script.parse(str(path))
+    for weight in ("\u00b2", "9" * 5000, "9" * 400, "2147483648", "-1", ""):
+        with pytest.raises(UsageError, match="weight after @ must be a whole number from 0 to"):
+            Script.parse(f"{path}@{weight}")
     arguments = LoadSpec(scripts=(Script(path, 3),), seed=1).arguments()
     assert arguments[-2:] == ["-f", f"{path}@3"]
     assert "-b" not in arguments

@@ -17,6 +17,7 @@ from pgtare.postgres.load.script import (
     _chunks,
     builtin_program,
     compile_script,
+    outline,
 )
 from tests.processor_time import least_s
 
@@ -113,6 +114,9 @@ def test_one_request_may_hold_several_statements() -> None:
         ("COPY t FROM STDIN;", 1, "COPY"),
         ("\\set\nSELECT 1;", 1, "takes a variable"),
         ("\\set x 9223372036854775808\nSELECT :x;", 1, "64-bit"),
+        (f"\\set x {'9' * 5000}\nSELECT :x;", 1, "999… is larger than a 64-bit number"),
+        ("\\set x \u0663\nSELECT :x;", 1, "whole numbers"),
+        ("SELECT 1;\nDELETE FROM t\0 WHERE n = 1;", 2, "NUL byte"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_its_line(text: str, line: int, message: str) -> None:
@@ -172,3 +176,37 @@ def test_meta_commands_begin_lines() -> None:
         (5, "\\set b   2"),
         (8, "SELECT\n 2"),
     ]
+
+
+def test_leading_zeros_are_no_digits() -> None:
+    program = compile_script(f"\\set x {'0' * 5000}7\nSELECT :x;", "test", {})
+    assert program.commands[0] == Assignment("x", (Operation("constant", 7),))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_script() -> None:
+    assert only_statement("\ufeffSELECT 1;") == Statement(("SELECT 1",))
+    program = compile_script("\ufeff\\set x 1\nSELECT :x;", "test", {})
+    assert isinstance(program.commands[0], Assignment)
+
+
+def test_what_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"my\.sql is not UTF-8"):
+        compile_script("SELECT '\udcff'", "my.sql", {})
+
+
+def test_comments_may_hold_comments() -> None:
+    text = "/* a /* b */ ; :no */ SELECT 1 /* /* */ ; */ ; SELECT 2 /*/ ; */; /***/ SELECT 3"
+    program = compile_script(text, "test", {})
+    assert program.commands == (
+        Statement(("SELECT 1 /* /* */ ; */ ",)),
+        Statement(("SELECT 2 /*/ ; */",)),
+        Statement(("SELECT 3",)),
+    )
+    cut = "SELECT 1 /* /* */ ; SELECT 2"
+    assert only_statement(cut) == Statement((cut,))
+
+
+def test_an_outline_is_what_the_server_reads() -> None:
+    text = "SET -- a\rLocal /* b /* c */ */\n\"Work_Mem\"=E'8\\'MB'"
+    assert outline(text) == "set local work_mem = ''"
+    assert outline('U&"x"."y""z"') == 'u & x . y"z'

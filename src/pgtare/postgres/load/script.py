@@ -99,6 +99,7 @@ def compile_script(text: str, name: str, known: Mapping[str, int]) -> Program:
     known: variables that have a value beforehand, such as scale. Variables represent themselves
     inside quotes and comments. Raises UsageError, with the line, for what our drivers cannot run.
     """
+    text = _checked(text, name)
     commands: list[Assignment | Statement] = []
     defined = set(known)
     for line, chunk in _chunks(text, name):
@@ -118,6 +119,36 @@ def compile_script(text: str, name: str, known: Mapping[str, int]) -> Program:
     return Program(name, tuple(commands))
 
 
+def _checked(text: str, name: str) -> str:
+    """The text without a byte order mark. Raises UsageError for what no server reads as it is."""
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UsageError(
+            f"{name}, line {line}: the server would cut the statement at the NUL byte that is in "
+            "it: remove it"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as ex:
+        raise UsageError(f"{name} is not UTF-8: convert it") from ex
+    return text.removeprefix("\ufeff")
+
+
+def outline(text: str) -> str:
+    """A statement as words and signs with a blank between them.
+
+    Without comments; small letters; the quotes of names are gone, and literals are empty.
+    """
+    found = []
+    for kind, piece in _tokens(text):
+        if kind == "quoted":
+            name = piece[1:-1].replace('""', '"')
+            found.append(name.lower() if piece[0] == '"' else "''")
+        elif kind != "space":
+            found.append(piece.lower())
+    return " ".join(found)
+
+
 class _Refused(Exception):
     """Why a piece of a script cannot be run; its line is known further up."""
 
@@ -126,7 +157,8 @@ class _Refused(Exception):
 # that nothing ends is the rest of the script: the server says what is wrong, and none is tried in
 # vain at each of its beginnings.
 _SQL = re.compile(
-    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
+    r"""(?P<space>\s+|--[^\n\r]*)
+    |(?P<comment>/\*)
     |(?P<quoted>[eE]'(?:[^'\\]|''|\\.?)*(?:'|\Z)|'(?:[^']|'')*(?:'|\Z)|"(?:[^"]|"")*(?:"|\Z)
       |(?P<tag>\$(?:[A-Za-z_]\w*)?\$).*?(?:(?P=tag)|\Z))
     |(?P<cast>::|:=)
@@ -136,7 +168,30 @@ _SQL = re.compile(
     |(?P<word>[^\W\d][\w$]*|\w+|.)""",
     re.VERBOSE | re.DOTALL,
 )
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
 _META_COMMAND = re.compile(r"(?:\\\n|[^\n])*")
+
+
+def _token(text: str, at: int) -> tuple[str, str]:
+    """The kind of the lexical element at this place, and its text."""
+    found = _SQL.match(text, at)
+    assert found is not None
+    if found.lastgroup != "comment":
+        return str(found.lastgroup), found[0]
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(text, at):  # comments may hold comments
+        depth += 1 if edge[0] == "/*" else -1
+        if not depth:
+            return "space", text[at : edge.end()]
+    return "space", text[at:]
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(text):
+        kind, piece = _token(text, at)
+        yield kind, piece
+        at += len(piece)
 
 
 def _chunks(text: str, name: str) -> Iterator[tuple[int, str]]:
@@ -145,20 +200,22 @@ def _chunks(text: str, name: str) -> Iterator[tuple[int, str]]:
     at_line_begin = True  # only blanks are before it in its line
     begun: tuple[int, int] | None = None  # where the statement's first word is, and in which line
     while at < len(text):
-        meta = begun is None and text[at] == "\\" and at_line_begin
-        token = (_META_COMMAND if meta else _SQL).match(text, at)
-        assert token is not None
-        if meta:
-            yield line, token[0].replace("\\\n", " ")
-        elif token["end"] is not None:
-            if begun is not None:
-                yield begun[1], text[begun[0] : at]
-            begun = None
-        elif token["space"] is None and begun is None:
-            begun = at, line
-        at = token.end()
-        line += token[0].count("\n")
-        _, newline, behind = token[0].rpartition("\n")
+        if begun is None and text[at] == "\\" and at_line_begin:
+            command = _META_COMMAND.match(text, at)
+            assert command is not None
+            piece = command[0]
+            yield line, piece.replace("\\\n", " ")
+        else:
+            kind, piece = _token(text, at)
+            if kind == "end":
+                if begun is not None:
+                    yield begun[1], text[begun[0] : at]
+                begun = None
+            elif kind != "space" and begun is None:
+                begun = at, line
+        at += len(piece)
+        line += piece.count("\n")
+        _, newline, behind = piece.rpartition("\n")
         at_line_begin = not behind.strip() and (bool(newline) or at_line_begin)
     if begun is not None:
         yield begun[1], text[begun[0] :].rstrip()
@@ -167,13 +224,14 @@ def _chunks(text: str, name: str) -> Iterator[tuple[int, str]]:
 def _statement(chunk: str, defined: set[str]) -> Statement:
     parts: list[str | Variable] = []
     plain = ""
-    for token in _SQL.finditer(chunk):
-        if token["variable"] is None:
-            plain += ";" if token["joint"] else token[0]
+    for kind, piece in _tokens(chunk):
+        if kind != "variable":
+            plain += ";" if kind == "joint" else piece
             continue
-        if token["variable"] not in defined:
-            raise _Refused(f":{token['variable']} has no value (\\set gives it one)")
-        parts += [plain, Variable(token["variable"])]
+        variable = piece[1:]
+        if variable not in defined:
+            raise _Refused(f":{variable} has no value (\\set gives it one)")
+        parts += [plain, Variable(variable)]
         plain = ""
     parts.append(plain)
     if sum(isinstance(part, Variable) for part in parts) > MAX_PARAMETERS:
@@ -187,10 +245,12 @@ def _statement(chunk: str, defined: set[str]) -> Statement:
 
 _SET = re.compile(r"\\set\s+(?P<variable>\w+)\s+(?P<expression>.+)", re.DOTALL)
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?![\w.]))|:(?P<variable>\w+)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[-+*/%(),]))"
+    r"\s*(?:(?P<number>[0-9]+(?![\w.]))|:(?P<variable>\w+)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[-+*/%(),]))"
 )
 _BINARY = {"+": (1, "add"), "-": (1, "subtract"), "*": (2, "multiply"), "/": (2, "divide")}
 _BINARY["%"] = (2, "modulo")
+#: Of the largest 64-bit number.
+_MAX_DIGITS = 19
 
 
 def _assignment(chunk: str, defined: set[str]) -> Assignment:
@@ -248,9 +308,11 @@ class _Expression:
             raise _Refused("the expression is too deep")
         kind, value = self._tokens.popleft() if self._tokens else ("end", "the end")
         if kind == "number":
-            if int(value) >= 2**63:
-                raise _Refused(f"{value} is larger than a 64-bit number")
-            self._operations.append(Operation("constant", int(value)))
+            digits = value.lstrip("0") or "0"
+            if len(digits) > _MAX_DIGITS or int(digits) >= 2**63:
+                shown = digits if len(digits) <= 2 * _MAX_DIGITS else f"{digits[:_MAX_DIGITS]}…"
+                raise _Refused(f"{shown} is larger than a 64-bit number")
+            self._operations.append(Operation("constant", int(digits)))
         elif kind == "variable":
             if value not in self._defined:
                 raise _Refused(f":{value} has no value (\\set gives it one)")

@@ -14,6 +14,8 @@ from pgtare.errors import UsageError
 
 Builtin = Literal["select-only", "simple-update", "tpcb-like"]
 Protocol = Literal["simple", "extended", "prepared"]
+#: Of a script, in pgbench.
+_MOST_WEIGHT = 2**31 - 1
 
 
 def cores() -> int:
@@ -34,12 +36,16 @@ class Script:
 
     @classmethod
     def parse(cls, text: str) -> Script:
-        """From `FILE` or `FILE@WEIGHT`. Raises UsageError if the weight is no number >= 0."""
+        """From `FILE` or `FILE@WEIGHT`. Raises UsageError for a weight that pgbench refuses."""
         path, at, weight = text.rpartition("@")
         if not at:
             return cls(Path(text))
-        if not weight.isdigit():
-            raise UsageError(f"--script {text}: the weight after @ must be a whole number")
+        if not re.fullmatch("[0-9]{1,10}", weight) or int(weight) > _MOST_WEIGHT:
+            shown = weight if len(weight) <= 80 else f"{weight[:20]}…"
+            raise UsageError(
+                f"--script {path}@{shown}: the weight after @ must be a whole number from 0 to "
+                f"{_MOST_WEIGHT}"
+            )
         return cls(Path(path), int(weight))
 
 
