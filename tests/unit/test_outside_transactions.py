@@ -70,3 +70,85 @@ def test_weights_draw_scripts() -> None:
     source = Weighted([never, always], [0, 1], RNG)
     assert {source.next()[0][0].text for _ in range(20)} == {b"SELECT 2"}
     assert source.name == "a + b"
+
+
+def checked(text: str, *, writes: bool = False, weighed: tuple[str, ...] = ()) -> None:
+    ScriptTransactions(text, "mine.sql", RNG, prepared=False, writes=writes, weighed=weighed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(SELECT 1)",
+        "((VALUES (1)))",
+        "WITH x AS (SELECT 1) TABLE x",
+        "SHOW work_mem",
+        "BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY; SAVEPOINT a; ROLLBACK TO a; COMMIT",
+        "START TRANSACTION; DECLARE c CURSOR FOR SELECT 1; FETCH c; MOVE c; CLOSE c; END",
+        "EXPLAIN SELECT 1",
+        "EXPLAIN (SELECT 1)",
+        "EXPLAIN (ANALYZE, FORMAT json) (SELECT 1)",
+        "EXPLAIN ANALYZE VERBOSE WITH x AS (SELECT 1) SELECT * FROM x",
+        "EXPLAIN UPDATE t SET x = 1",
+        "EXPLAIN VERBOSE DELETE FROM t",
+        "EXPLAIN (COSTS off, FORMAT 'json') CREATE TABLE t AS SELECT 1",
+        "BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL TIME ZONE 'UTC'; SELECT 1; COMMIT",
+        "SELECT 'write', \"prepared\" FROM t /* write */",
+    ],
+)
+def test_what_reads_needs_no_leave(text: str) -> None:
+    checked(text)
+    checked(text, writes=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "EXPLAIN (ANALYZE) CREATE TABLE t AS SELECT 1",
+        'EXPLAIN (FORMAT json, "analyze") CREATE TABLE t AS SELECT 1',
+        'EXPLAIN (U&"\\0061nalyze") CREATE TABLE t AS SELECT 1',
+        "EXPLAIN /* ( */ ANALYSE VERBOSE CREATE TABLE t AS SELECT 1",
+        "EXPLAIN ANALYZE SELECT 1 AS n INTO t",
+        "EXPLAIN ANALYZE EXECUTE x",
+        "BEGIN; SET LOCAL transaction_read_only = off; SELECT 1; COMMIT",
+        'BEGIN; SET LOCAL "Transaction_Read_Only" TO off; SELECT 1; COMMIT',
+        "BEGIN; SET LOCAL TRANSACTION READ WRITE; SELECT 1; COMMIT",
+        "BEGIN; SET LOCAL SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; SELECT 1; COMMIT",
+        "BEGIN READ -- x\rWRITE; SELECT 1; COMMIT",
+        "ROLLBACK PREPARED 'x'",
+        "COMMIT /* a /* b */ */ PREPARED 'x'",
+    ],
+)
+def test_what_read_only_mode_lets_through_is_to_be_allowed(text: str) -> None:
+    with pytest.raises(UsageError, match=r"mine.sql: .* does more than read: say --writes"):
+        checked(text)
+    checked(text, writes=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [
+        ("SET LOCAL enable_indexscan = on", "enable_indexscan"),
+        ('SET LOCAL/**/"ENABLE_indexscan" TO DEFAULT', "Enable_IndexScan"),
+        ("SET LOCAL auto_explain . log_analyze = off", "auto_explain.log_analyze"),
+        ("SET LOCAL TIME ZONE 'UTC'", "TimeZone"),
+        ("SET LOCAL SCHEMA 'x'", "search_path"),
+    ],
+)
+@pytest.mark.parametrize("writes", [False, True])
+def test_weighed_settings_are_not_a_script_s(text: str, setting: str, writes: bool) -> None:
+    script = f"BEGIN; {text}; SELECT 1; COMMIT"
+    checked(script, writes=writes, weighed=("work_mem",))
+    with pytest.raises(UsageError, match=r"overrides a setting that is weighed.*leave it out"):
+        checked(script, writes=writes, weighed=("work_mem", setting))
+
+
+def test_names_of_settings_in_escapes_are_refused() -> None:
+    with pytest.raises(UsageError, match="SET changes the session"):
+        checked('SET LOCAL U&"transaction\\005fread_only" = off', writes=True)
+
+
+def test_an_unknown_statement_is_not_repeated_whole() -> None:
+    with pytest.raises(UsageError) as refused:
+        checked("x" * 500 + " SELECT 1")
+    assert len(str(refused.value)) < 120

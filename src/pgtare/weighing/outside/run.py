@@ -168,7 +168,7 @@ def make_comparison(controls: Sequence[psycopg.Connection[Any]], request: Reques
 def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterator[Loops]:
     request = plan.request
     rng = random.Random(request.seed)
-    source = _source(controls, request, rng)
+    source = source_of(controls, plan, rng)
     sessions = ServerSessions(request.servers, controls, source, request.writes, rng)
     with contextlib.closing(sessions):
         settings = {} if request.writes else {READ_ONLY_SETTING: "on"}
@@ -191,11 +191,15 @@ def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the servers, changes nothing there."""
     if request.servers:
         with contextlib.ExitStack() as stack:
-            return describe(make_comparison(_controls(stack, request), request))
+            controls = _controls(stack, request)
+            plan = make_comparison(controls, request)
+            source_of(controls, plan, random.Random(request.seed))
+            return describe(plan)
     if request.dsn is None:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
     with control_session(request.dsn) as control:
         plan = make_plan(control, request)
+        source_of([control], plan, random.Random(request.seed))
         return [*describe(plan), *planning.arms_lines(plan.design)]
 
 
@@ -288,12 +292,16 @@ def name_of_load(request: Request) -> str:
     return LookUps.name
 
 
-def _source(
-    controls: Sequence[psycopg.Connection[Any]], request: Request, rng: random.Random
+def source_of(
+    controls: Sequence[psycopg.Connection[Any]], plan: Plan, rng: random.Random
 ) -> Source:
+    """The transactions to be run. Raises UsageError for a script that cannot be."""
+    request = plan.request
+    weighed = {*plan.design.setting_names, *(switch.setting for switch in request.switches)}
+
     def of(text: str, name: str) -> Source:
         kinds = {"prepared": request.prepared, "writes": request.writes}
-        return ScriptTransactions(text, name, rng, **kinds)
+        return ScriptTransactions(text, name, rng, **kinds, weighed=weighed - {""})
 
     if request.sql is not None:
         return of(request.sql, "--sql")
@@ -316,7 +324,7 @@ def driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[L
     """One session in which all arms run. Raises UsageError if the server refuses a statement."""
     request = plan.request
     rng = random.Random(request.seed)
-    source = _source([control], request, rng)
+    source = source_of([control], plan, rng)
     with driven_session(dsn, control, writes=request.writes) as conn:
         own = settings_probe.own_values(conn, plan.design.setting_names)
         wire = Wire(conn, source.statements)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,14 @@ import psycopg
 
 from pgtare.errors import UsageError
 from pgtare.postgres import pooler
-from pgtare.postgres.load.script import Assignment, Operation, Statement, Variable, compile_script
+from pgtare.postgres.load.script import (
+    Assignment,
+    Operation,
+    Statement,
+    Variable,
+    compile_script,
+    outline,
+)
 
 #: The look-ups that need no table of the user's.
 LOOK_UP = (
@@ -76,17 +83,25 @@ class LookUps:
 class ScriptTransactions:
     r"""Transactions of a pgbench script: each runs it from its first command to its last.
 
-    prepared: every statement is prepared once; else each is parsed whenever it is sent.
+    prepared: every statement is prepared once; else each is parsed whenever it is sent. weighed:
+    settings that are the arms', which a script must leave alone.
     """
 
     def __init__(
-        self, text: str, name: str, rng: random.Random, *, prepared: bool, writes: bool = False
+        self,
+        text: str,
+        name: str,
+        rng: random.Random,
+        *,
+        prepared: bool,
+        writes: bool = False,
+        weighed: Collection[str] = (),
     ) -> None:
         """Raises UsageError, with the line, for what cannot be run, or writes and may not."""
         program = compile_script(text, name, _KNOWN)
         for command in program.commands:
             if isinstance(command, Statement):
-                _check(command, name, writes)
+                _check(command, name, writes, weighed)
         self.name, self._rng = name, rng
         self._commands = [_compiled(command, prepared) for command in program.commands]
         self.statements = [c.sql for c in self._commands if isinstance(c, _Bind)]
@@ -116,47 +131,61 @@ class Weighted:
         return self._rng.choices(self._sources, self._weights)[0].next()
 
 
-#: Statements that read, by their first word, and those that end or begin a transaction.
+_QUERY = r"(?:\(\ )*(?:select|with|values|table)\b"
+#: What only reads, as `outline` has it. PostgreSQL's read-only mode does not refuse what EXPLAIN
+#: ANALYZE runs if that is no query, nor the ends of prepared transactions.
 _READING = re.compile(
-    "select|with|values|table|show|explain|declare|fetch|move|close|begin|start|commit|end|rollback"
-    "|abort|savepoint|release"
+    rf"""{_QUERY}
+    |(?:show|declare|fetch|move|close|savepoint|release)\b
+    |(?:begin|start|commit|end|rollback|abort)\b(?!.*\b(?:write|prepared)\b)
+    |explain\ (?:\((?!\ {_QUERY})[^()]*\)\ |analy[sz]e\ |verbose\ )*{_QUERY}(?!.*\binto\b)
+    |explain\ (?:\((?![^)]*\banaly)[\w\ ,.'-]*\)\ |verbose\ )?(?!analy|verbose|\()
+    |set\ local\ (?!session\b|transaction)
+    """,
+    re.VERBOSE | re.DOTALL,
 )
 #: Statements that do more than read.
 _WRITING = re.compile(
     "insert|update|delete|merge|truncate|copy|create|alter|drop|comment|grant|revoke|reassign"
     "|security|import|vacuum|analyze|reindex|cluster|refresh|checkpoint|lock|do|call|execute|notify"
-    "|set"
 )
+#: The first words of those that may do either.
+_EITHER = re.compile("begin|start|commit|end|rollback|abort|explain|set")
 #: Statements that change the session, which the driver does itself.
 _OF_SESSION = {"set", "reset", "discard", "deallocate", "prepare", "listen", "unlisten", "load"}
-_WORD = re.compile(r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/|\()*(\w+)", re.DOTALL)
-_MODE = re.compile(r"\bwrite\b", re.IGNORECASE)
+_LOCAL = re.compile(r"set local ([\w$]+(?: \. [\w$]+)*)(?! &)")
+#: Settings that SET gives another name.
+_SPELT = {"time": "timezone", "schema": "search_path", "names": "client_encoding"}
+#: Letters of a statement that an error shows.
+_SHOWN = 40
 
 
-def _check(statement: Statement, name: str, writes: bool) -> None:
+def _check(statement: Statement, name: str, writes: bool, weighed: Collection[str]) -> None:
     """Raise UsageError for what is not to be in a script.
 
     The session is read-only unless it may write, but a statement can ask for the contrary, and some
     that do work on the server, such as VACUUM, count as reading.
     """
-    text = "".join(part for part in statement.parts if isinstance(part, str))
-    found = _WORD.match(text)
-    word = found[1].lower() if found else ""
-    local = re.match(r"\s*set\s+local\b", text, re.IGNORECASE)
+    text = outline("".join(part if isinstance(part, str) else "$1" for part in statement.parts))
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    word = text.lstrip("( ").partition(" ")[0] or shown
+    local = _LOCAL.match(text)
     if word in _OF_SESSION and not local:
         raise UsageError(
             f"{name}: {word.upper()} changes the session, which pgtare switches itself"
         )
-    reads = _READING.fullmatch(word)
-    if not (reads or _WRITING.fullmatch(word) or word in _OF_SESSION):
-        raise UsageError(f"{name}: no statement of PostgreSQL begins with {word.upper() or text}")
-    if writes:
-        return
-    asks = word in ("begin", "start", "set") and _MODE.search(text)
-    if asks or not (reads or local):
+    setting = local[1].replace(" ", "") if local else ""
+    if _SPELT.get(setting, setting) in {each.lower() for each in weighed}:
         raise UsageError(
-            f"{name}: {word.upper()}{' … WRITE' if asks else ''} does more than read: say --writes "
-            "if it may; what it does stays done"
+            f"{name}: {shown!r} overrides a setting that is weighed, in all arms: leave it out"
+        )
+    reads, writing = _READING.match(text), _WRITING.fullmatch(word)
+    if not (reads or writing or _EITHER.fullmatch(word)):
+        raise UsageError(f"{name}: no statement of PostgreSQL begins with {word[:_SHOWN].upper()}")
+    if not (reads or writes):
+        what = word.upper() if writing else repr(shown)
+        raise UsageError(
+            f"{name}: {what} does more than read: say --writes if it may; what it does stays done"
         )
 
 

@@ -19,7 +19,7 @@ from pgtare.estimate.trial.design import Arm, Design
 from pgtare.kit import numbers
 from pgtare.postgres import chosen_host
 from pgtare.postgres.own_session import first_line
-from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load
+from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load, source_of
 from pgtare.weighing.outside.session import control_session
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh.measurement import Weighing
@@ -101,7 +101,9 @@ def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the server, changes nothing there."""
     assert request.dsn is not None
     with control_session(request.dsn) as control:
-        return _described(*_plan_alone(control, request))
+        plan, before = _plan_alone(control, request)
+        source_of([control], plan, random.Random(request.seed))
+        return _described(plan, before)
 
 
 def _plan_alone(
