@@ -12,7 +12,7 @@ import pytest
 
 from pgtare.estimate.trial.bursts import RUN
 from pgtare.estimate.trial.design import Arm, Design
-from pgtare.weighing.outside.loops import PAUSE_S, Loops, RunBlock, Seat
+from pgtare.weighing.outside.loops import PAUSE_S, Lengths, Loops, RunBlock, Seat
 from pgtare.weighing.outside.wire import Answers
 
 #: What a transaction takes, by the value of its arm's setting.
@@ -87,3 +87,36 @@ def test_a_dear_arm_has_as_long_a_pause_as_the_base() -> None:
         assert not loops.paced().error
     latest = dict(wire.rests)
     assert latest == {value: us / 1e6 + PAUSE_S for value, us in TAKES_US.items()}
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 5_000, 40_000])
+def test_a_block_s_answers_fit_into_a_local_socket(size: int) -> None:
+    """It has room for 277 small ones, and for 158 kB of large ones."""
+    for arms in range(3, 150_000 // size + 1 if size > 5_000 else 25):
+        lengths = Lengths.of(1e-5, arms, size)
+        each = lengths.longest + lengths.dropped
+        assert arms * (each + 3) <= 240
+        assert arms * each * size <= 150_000
+    assert Lengths.of(1e-5, 13, 100) == Lengths()
+
+
+def test_how_much_a_transaction_may_return_depends_on_the_arms() -> None:
+    """A block has at least one of each, and all of it waits in the socket."""
+    sizes = iter([20_000, 40_000, 20_000])
+
+    class Large(StandIn):
+        measure = False
+
+        def exchange(self, sleep_s: float = 0.0) -> Answers:
+            answers = super().exchange(sleep_s)
+            answers.size = next(sizes, 20_000)
+            return answers
+
+    source: Any = type("Source", (), {"next": staticmethod(lambda: ())})()
+    for count, refused in ((3, False), (4, True)):
+        sizes = iter([20_000, 40_000, 20_000])
+        seat = Seat(cast(Any, Large()))
+        arms = tuple(Arm(f"a{n}", "instrument" if n else "base") for n in range(count))
+        design, settings = Design(arms, tuple(range(count)), 1), [{"x": "off"}] * count
+        found = Loops([seat] * count, source, design, settings, random.Random(1)).fit()
+        assert ("returns 40 kB, more than a socket holds" in found.error) == refused

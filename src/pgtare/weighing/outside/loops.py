@@ -23,6 +23,9 @@ from pgtare.weighing.outside.wire import Answers, Wire
 _BLOCK_S = 0.25
 #: And its answers are no larger than this: the client sleeps, and they have to wait in the socket.
 _BLOCK_BYTES = 48_000
+#: With many arms, one transaction of each may be more than that. A local socket has room for 158 kB
+#: in all, and for 277 answers however small they are; these are the most that a block has.
+_SOCKET_BYTES, _SOCKET_SENDS = 150_000, 240
 #: Transactions that tell how long one takes.
 _PROBES = 3
 #: The pause before each transaction of the other loop, in s, and of how many we know how long the
@@ -36,10 +39,13 @@ _CONNECTED = 9.0
 _SURELY = 1.5
 #: The longest time that a clock which runs steadily takes for a run, in µs.
 _LONGEST_US = 2**31 - 1
+#: Of a run.
+_STAMPS = 3
 _MISSING = "answers are missing"
 _TOO_LARGE = (
-    "a transaction returns {:,.0f} kB, more than a socket holds while the client sleeps, and the "
-    "server would wait for it: weigh one that returns less (count(*), LIMIT, EXPLAIN ANALYZE)"
+    "a transaction returns {:,.0f} kB, more than a socket holds while the client sleeps ({:,.0f} "
+    "kB with so many arms), and the server would wait for it: weigh one that returns less "
+    "(count(*), LIMIT, EXPLAIN ANALYZE), or fewer arms"
 )
 
 
@@ -80,6 +86,8 @@ class Lengths:
         usual = cls(12, 24, 8, 6, 2) if apart else cls()
         room = int(_BLOCK_S / max(transaction_s * runs, 1e-9))
         room = min(room, int(_BLOCK_BYTES / max(size * (1 if apart else runs), 1)))
+        if not apart:
+            room = min(room, _SOCKET_SENDS // runs - _STAMPS)
         if room >= usual.longest + usual.dropped:
             return usual
         dropped = 0 if room < 3 else 1 if room < 9 else usual.dropped
@@ -183,9 +191,11 @@ class Loops:
     def fit(self) -> RunBlock:
         """Find out how long a transaction takes, and how long runs are to be for that."""
         took_s, size = 0.0, 0
+        runs, apart = len(self.design.block), len(self._apart()) > 1
+        most = min(_BLOCK_BYTES, _SOCKET_BYTES // (1 if apart else runs))
         for arm, seat in self._apart():
             seat.switch(self.settings[arm])
-            answers, one_s = Answers(), 0.0
+            largest, one_s = 0, 0.0
             seat.wire.measure = True
             for _ in range(_PROBES):
                 seat.wire.stamp()
@@ -194,17 +204,18 @@ class Loops:
                 answers = self._exchange(seat)
                 if answers.error:
                     return self._failed(answers, seat)
+                largest = max(largest, answers.size)
                 one_s = (answers.stamps_us[1] - answers.stamps_us[0]) / 1e6
                 if one_s > _BLOCK_S:
                     break  # it is as slow the next time
             seat.wire.measure = False
-            if answers.size > _BLOCK_BYTES:
-                return self._failed(Answers(error=_TOO_LARGE.format(answers.size / 1000)), seat)
+            if largest > most:
+                wrong = _TOO_LARGE.format(largest / 1000, most / 1000)
+                return self._failed(Answers(error=wrong), seat)
             if wrong := self._asked(seat, arm):
                 return self._failed(Answers(error=wrong), seat)
-            size, took_s = max(size, answers.size), max(took_s, one_s)
-        runs = len(self.design.block)
-        self.lengths = Lengths.of(took_s, runs, size, apart=len(self._apart()) > 1)
+            size, took_s = max(size, largest), max(took_s, one_s)
+        self.lengths = Lengths.of(took_s, runs, size, apart=apart)
         return RunBlock(np.empty(0, RUN), took_s, 0.0, 1)
 
     def burst(self) -> RunBlock:

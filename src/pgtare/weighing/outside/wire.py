@@ -33,13 +33,17 @@ _STAMP_SQL = b"SELECT pg_catalog.clock_timestamp()"
 _SET_SQL = b"SELECT pg_catalog.set_config($1, $2, false)"
 _READ_SQL = b"SELECT pg_catalog.current_setting($1)"
 _BINARY, _TEXT = 1, 0
+#: Bytes of the protocol: of a row or a notice without its fields; of a column without its name; of
+#: an answer without its columns and rows (bound, described, complete, ready).
+_HEADER, _OF_COLUMN, _OF_ANSWER = 7, 19, 40
 
 
 @dataclass
 class Answers:
     """What came back of one block. stamps_us: of the server's clock; error: the first one.
 
-    values: what settings are, of each that was set or asked for. size: bytes of all other answers.
+    values: what settings are, of each that was set or asked for. size: bytes that the server sent
+    for all other answers and for notices.
     """
 
     stamps_us: list[int] = field(default_factory=list)
@@ -63,6 +67,8 @@ class Wire:
         self._sync = _keeping_back(self._raw) or self._raw.pipeline_sync
         #: Whether the sizes of answers are of interest.
         self.measure = False
+        self._noticed = 0
+        self._raw.notice_handler = self._count_notice
         self._raw.nonblocking = 1
         self._raw.enter_pipeline_mode()
 
@@ -149,8 +155,14 @@ class Wire:
         """Whether a transaction was left open, or failed."""
         return self._raw.transaction_status != pq.TransactionStatus.IDLE
 
+    def _count_notice(self, notice: Any) -> None:
+        if self.measure:
+            texts = (notice.error_field(name) or b"" for name in pq.DiagnosticField)
+            self._noticed += _HEADER + sum(2 + len(text) for text in texts)
+
     def _read(self, deadline: float) -> Answers:
         found = Answers()
+        self._noticed = 0
         while self._expected:
             kind = self._expected[0]
             result = self._next(deadline)
@@ -170,6 +182,7 @@ class Wire:
             while self._next(deadline) is not None:
                 pass
             self._expected.popleft()
+        found.size += self._noticed
         return found
 
     def _next(self, deadline: float) -> Any:
@@ -190,9 +203,11 @@ class Wire:
 
 
 def _size(result: Any) -> int:
-    """Bytes of the values of an answer."""
-    cells = ((row, column) for row in range(result.ntuples) for column in range(result.nfields))
-    return sum(len(result.get_value(row, column) or b"") for row, column in cells)
+    """Bytes that the server sends for an answer: names of columns, rows, and what ends them."""
+    columns, rows = range(result.nfields), range(result.ntuples)
+    names = sum(_OF_COLUMN + len(result.fname(column) or b"") for column in columns)
+    cells = sum(len(result.get_value(row, column) or b"") for row in rows for column in columns)
+    return _OF_ANSWER + names + len(rows) * (_HEADER + 4 * len(columns)) + cells
 
 
 def _keeping_back(raw: Any) -> Callable[[], None] | None:
