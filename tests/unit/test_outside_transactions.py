@@ -94,6 +94,7 @@ def checked(text: str, *, writes: bool = False, weighed: tuple[str, ...] = ()) -
         "EXPLAIN (COSTS off, FORMAT 'json') CREATE TABLE t AS SELECT 1",
         "BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL TIME ZONE 'UTC'; SELECT 1; COMMIT",
         "SELECT 'write', \"prepared\" FROM t /* write */",
+        "SELECT set_config('app.tenant', '7', true)",
     ],
 )
 def test_what_reads_needs_no_leave(text: str) -> None:
@@ -115,6 +116,7 @@ def test_what_reads_needs_no_leave(text: str) -> None:
         "BEGIN; SET LOCAL TRANSACTION READ WRITE; SELECT 1; COMMIT",
         "BEGIN; SET LOCAL SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; SELECT 1; COMMIT",
         "BEGIN READ -- x\rWRITE; SELECT 1; COMMIT",
+        "SELECT set_config('default_transaction_read_only', 'off', false)",
         "ROLLBACK PREPARED 'x'",
         "COMMIT /* a /* b */ */ PREPARED 'x'",
     ],
@@ -133,6 +135,7 @@ def test_what_read_only_mode_lets_through_is_to_be_allowed(text: str) -> None:
         ("SET LOCAL auto_explain . log_analyze = off", "auto_explain.log_analyze"),
         ("SET LOCAL TIME ZONE 'UTC'", "TimeZone"),
         ("SET LOCAL SCHEMA 'x'", "search_path"),
+        ("SELECT pg_catalog.set_config('enable_IndexScan', 'on', true)", "enable_indexscan"),
     ],
 )
 @pytest.mark.parametrize("writes", [False, True])

@@ -166,7 +166,8 @@ def _check(statement: Statement, name: str, writes: bool, weighed: Collection[st
     The session is read-only unless it may write, but a statement can ask for the contrary, and some
     that do work on the server, such as VACUUM, count as reading.
     """
-    text = outline("".join(part if isinstance(part, str) else "$1" for part in statement.parts))
+    whole = "".join(part if isinstance(part, str) else "$1" for part in statement.parts)
+    text = outline(whole)
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     word = text.lstrip("( ").partition(" ")[0] or shown
     local = _LOCAL.match(text)
@@ -175,14 +176,18 @@ def _check(statement: Statement, name: str, writes: bool, weighed: Collection[st
             f"{name}: {word.upper()} changes the session, which pgtare switches itself"
         )
     setting = local[1].replace(" ", "") if local else ""
-    if _SPELT.get(setting, setting) in {each.lower() for each in weighed}:
+    # what set_config() sets is only in a literal, if it is not computed
+    named = whole.lower() if "set_config (" in text else ""
+    if any(
+        _SPELT.get(setting, setting) == each or each in named for each in map(str.lower, weighed)
+    ):
         raise UsageError(
             f"{name}: {shown!r} overrides a setting that is weighed, in all arms: leave it out"
         )
     reads, writing = _READING.match(text), _WRITING.fullmatch(word)
     if not (reads or writing or _EITHER.fullmatch(word)):
         raise UsageError(f"{name}: no statement of PostgreSQL begins with {word[:_SHOWN].upper()}")
-    if not (reads or writes):
+    if not writes and (not reads or "transaction_read_only" in named):
         what = word.upper() if writing else repr(shown)
         raise UsageError(
             f"{name}: {what} does more than read: say --writes if it may; what it does stays done"
