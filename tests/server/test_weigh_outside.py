@@ -21,6 +21,8 @@ from pgtare.postgres import module_setup
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.instruments import requirements
+from pgtare.weighing.outside.transactions import Sql
+from pgtare.weighing.outside.wire import Wire
 from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare
 from tests.pgbouncer import pooler
 from tests.sessions import eventually
@@ -126,7 +128,8 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
         ("weigh --outside --inject-ns 1000", "needs the server module"),
         ("weigh pg_stat_statements --sql 'BEGIN; SELECT 1'", "leaves a transaction open"),
         (
-            "weigh --arm 'x: work_mem=8MB' --sql 'SELECT set_config($$work_mem$$, $$1MB$$, false)'",
+            "weigh --arm 'x: work_mem=8MB' "
+            "--sql 'SELECT set_config($$work_$$ || $$mem$$, $$1MB$$, false)'",
             "the script changes it",
         ),
         ("weigh pg_stat_statements -c 4", "leave out --clients"),
@@ -157,6 +160,20 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
             "more than a socket holds",
         ),
         (
+            "weigh pg_stat_statements --sql 'SELECT NULL FROM generate_series(1, 5000)'",
+            "a transaction returns 55 kB, more than a socket holds",
+        ),
+        (
+            "weigh pg_stat_statements --sql 'EXPLAIN (ANALYZE) CREATE TABLE zz AS SELECT 1'",
+            "does more than read: say --writes",
+        ),
+        (
+            "weigh --arm 'x: enable_seqscan=off' --writes "
+            "--sql 'BEGIN; SET LOCAL enable_seqscan = on; SELECT 1; COMMIT'",
+            "overrides a setting that is weighed",
+        ),
+        ("weigh pg_stat_statements --dry-run --sql 'garbage; DELETE'", "begins with GARBAGE"),
+        (
             "weigh pg_stat_statements track_io_timing --at-most 30%",
             "limits are for instruments that can all be weighed",
         ),
@@ -164,6 +181,32 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
 )
 def test_what_cannot_be_weighed_says_why(managed: Cluster, command: str, words: str) -> None:
     assert words in refused(f"{command} --dsn {{}} -d 3", of_tenant(managed))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1",
+        "SELECT " + ", ".join(f"{n} AS {'n' * 20}{n}" for n in range(100)),
+        "SELECT NULL, NULL, repeat('x', n) FROM generate_series(1, 300) n",
+        "SET LOCAL work_mem = '8MB'",  # a warning: there is no transaction
+    ],
+)
+def test_the_size_of_an_answer_is_what_the_server_sends(
+    managed: Cluster, tmp_path: Path, query: str
+) -> None:
+    with managed.connect("app", autocommit=True) as conn:
+        wire = Wire(conn, [])
+        wire.measure = True
+        with (tmp_path / "trace").open("w") as trace:
+            conn.pgconn.trace(trace.fileno())
+            wire.transaction([(Sql(query.encode(), False), [])])
+            answers = wire.exchange()
+            conn.pgconn.untrace()
+    assert not answers.error
+    lines = [line.split("\t") for line in (tmp_path / "trace").read_text().splitlines()]
+    sent = sum(1 + int(cells[2]) for cells in lines if cells[1:2] == ["B"])
+    assert sent * 0.8 < answers.size < sent + 40
 
 
 def test_a_forgotten_dsn_is_named() -> None:
