@@ -106,6 +106,7 @@ def test_jobs_are_no_more_than_clients() -> None:
         ({"clients": 0}, "at least one client"),
         ({"rate": 0.0}, "rate must be over 0"),
         ({"scripts": (Script(Path("/no/such.sql")),)}, "cannot read pgbench script /no/such.sql"),
+        ({"scripts": (Script(Path("n" * 5000)),)}, "cannot read pgbench script nnn"),
         ({"scripts": (Script(Path(__file__), 0),)}, "weight 0"),
     ],
 )

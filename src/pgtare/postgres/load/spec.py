@@ -80,7 +80,7 @@ class LoadSpec:
         if self.rate is not None and not (self.rate > 0 and math.isfinite(self.rate)):
             raise UsageError("the rate must be over 0 transactions a second")
         for script in self.scripts:
-            if not script.path.is_file() or not os.access(script.path, os.R_OK):
+            if not (os.access(script.path, os.R_OK) and script.path.is_file()):
                 raise UsageError(f"cannot read pgbench script {script.path}")
         if self.scripts and not any(script.weight for script in self.scripts):
             raise UsageError("every pgbench script has weight 0: nothing would run")
