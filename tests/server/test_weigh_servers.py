@@ -138,6 +138,7 @@ def test_a_server_compared_with_itself_is_said_to_be(two: tuple[str, str]) -> No
         ("--slice-ms 50-150", "--slice-ms is for --unit slice"),
         ("--budget 3%", "leave out --budget"),
         ("--why --dry-run", "needs the server module"),
+        ("--dry-run --sql 'garbage; DELETE'", "begins with GARBAGE"),
         ("--summary x.md --dry-run", "give --at-most"),
         ("--server 'a: dbname=z'", "a name of its own"),
         ("--server control:dbname=z", "give a name of letters"),

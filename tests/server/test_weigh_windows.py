@@ -990,6 +990,11 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         ("--switch 'x: true' --window 5s", "15s at least"),
         ("--period 10s", "are for --switch and --reload"),
         ("--switch 'x: true' -d 60", "say --duration 8m or more"),
+        ("--reload 'x: work_mem = 5MB' --dry-run --sql 'garbage'", "begins with GARBAGE"),
+        (
+            "--reload 'x: work_mem = 5MB' --dry-run --sql 'SET LOCAL Work_Mem = 1'",
+            "overrides a setting that is weighed",
+        ),
     ],
 )
 def test_what_cannot_be_switched_says_why(server: Cluster, option: str, words: str) -> None:
