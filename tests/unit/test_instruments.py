@@ -350,6 +350,22 @@ def test_settings_that_are_not_there_or_cannot_be_switched_are_reported() -> Non
     assert "fixed when the server starts" in str(fixed)
 
 
+@pytest.mark.parametrize(
+    ("name", "context"),
+    [
+        ("session_preload_libraries", "superuser"),
+        ("local_preload_libraries", "user"),
+        ("log_connections", "superuser-backend"),
+        ("ignore_system_indexes", "backend"),
+    ],
+)
+def test_what_a_session_obeys_only_when_it_begins_is_no_arm(name: str, context: str) -> None:
+    facts = server(setting_names=frozenset({name}), contexts={name: context})
+    (missing,) = availability(parse_arm(f"x: {name}=on"), facts)
+    assert missing.what == f"{name} is fixed when a session begins"
+    assert f"options='-c {name}=" in missing.remedy
+
+
 def test_facts_take_libraries_apart_and_survive_hidden_ones(catalogue: Catalogue) -> None:
     rows: list[tuple[str, str, str]] = [
         ("shared_preload_libraries", "postmaster", 'pgtare, "$libdir/auto_explain", /x/y.so'),

@@ -75,6 +75,9 @@ class Missing:
 
 _SETTINGS = "SELECT lower(name), context, setting FROM pg_catalog.pg_settings"
 _EXTENSIONS = "SELECT lower(extname::text) FROM pg_catalog.pg_extension"
+#: What a session that exists may set, but obeys only when it begins, or may not even set.
+_AT_LOGIN = frozenset({"session_preload_libraries", "local_preload_libraries"})
+_CONTEXTS_AT_LOGIN = ("backend", "superuser-backend")
 #: Libraries that come with PostgreSQL and make no extension.
 _ALONE = frozenset({"auto_explain"})
 
@@ -183,6 +186,12 @@ def _settings(names: frozenset[str], facts: ServerFacts) -> Iterator[Missing]:
         unknown = unknown_setting(name, facts)
         if unknown is not None:
             yield unknown
+        elif name in _AT_LOGIN or facts.contexts.get(name) in _CONTEXTS_AT_LOGIN:
+            yield Missing(
+                f"{name} is fixed when a session begins",
+                "compare sessions that begin with and without it (--server 'without: …' "
+                f"--server \"with: … options='-c {name}=…'\")",
+            )
         elif name in facts.start_only:
             yield Missing(
                 f"{name} is fixed when the server starts",
