@@ -17,12 +17,12 @@ from pgtare.postgres import pooler
 from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.outside.loops import Seat
-from pgtare.weighing.outside.session import driven_session, end
+from pgtare.weighing.outside.session import SET_ALIKE, driven_session, end
 from pgtare.weighing.outside.transactions import Source
 from pgtare.weighing.outside.wire import Wire
 from pgtare.weighing.weigh import outside_schema
 from pgtare.weighing.weigh.request import Request, ServerAddress
-from pgtare.weighing.weigh.result import system_identifier
+from pgtare.weighing.weigh.result import own_settings, system_identifier
 
 #: In a trial of this many s or more, sessions are made anew this often in all, and no more often
 #: than this, in s: two sessions may differ for as long as they last, so each counts as one.
@@ -33,7 +33,6 @@ _RETRIES_S = (0.5, 1.0, 2.0)
 _OF_PLACE = frozenset(
     {
         "archive_command",
-        "client_encoding",
         "cluster_name",
         "config_file",
         "data_directory",
@@ -50,15 +49,11 @@ _OF_PLACE = frozenset(
         "restore_command",
         "server_version",
         "server_version_num",
+        "session_authorization",
         "ssl_cert_file",
         "ssl_key_file",
         "unix_socket_directories",
     }
-)
-_SETTINGS = (
-    "SELECT name, setting || coalesce(' ' || unit, ''), vartype = 'string'"
-    " FROM pg_catalog.pg_settings"
-    " WHERE source NOT IN ('session', 'client', 'override') OR context = 'internal'"
 )
 _SERVER = """
 SELECT pg_catalog.current_setting('server_version'), pg_catalog.pg_is_in_recovery(),
@@ -182,8 +177,8 @@ def look(server: ServerAddress, control: psycopg.Connection[Any]) -> FoundServer
     identifier = system_identifier(control)
     settings = {
         str(name): str(value)
-        for name, value, is_text in pooler.rows(control, _SETTINGS)
-        if name not in _OF_PLACE and not is_private(str(name), is_text=is_text)
+        for name, value, is_text, _ in own_settings(control)
+        if name not in _OF_PLACE | SET_ALIKE and not is_private(str(name), is_text=is_text)
     }
     return FoundServer(server.name, str(version), standby, identifier, started, settings)
 

@@ -25,6 +25,17 @@ _ITS_OWN = ("RESET default_transaction_isolation", "RESET default_transaction_de
 _READ_ONLY = "SET default_transaction_read_only = on"
 #: What a script that may not write must not have changed at the end of a block.
 READ_ONLY_SETTING = "default_transaction_read_only"
+#: What sessions of ours have alike on all servers, and what each transaction has anew.
+SET_ALIKE = frozenset(
+    {
+        "application_name",
+        "client_encoding",
+        "transaction_deferrable",
+        "transaction_isolation",
+        "transaction_read_only",
+        *(line.split()[1] for line in _HARMLESS),
+    }
+)
 
 _POOLED = (
     "the connection goes through a pooler, whose sessions of the server others use after us, with "

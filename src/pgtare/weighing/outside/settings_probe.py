@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors, sql
+from psycopg.rows import tuple_row
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm
@@ -21,6 +22,14 @@ _NO_RIGHT = Missing("", "")
 #: "auto" is on where pg_stat_statements is loaded.
 _QUERY_ID = "compute_query_id"
 _MODULE = "pgtare"
+#: Settings that the planner obeys, of these and of libraries that may plan.
+_PLANNING = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_settings
+    WHERE lower(name) = ANY(%s)
+        AND (name LIKE 'jit%%' OR 'EXPLAIN' = ANY(pg_catalog.pg_settings_get_flags(name)))
+)
+"""
 _READ = "SELECT setting FROM pg_catalog.pg_settings WHERE lower(name) = %s"
 
 
@@ -122,9 +131,29 @@ def _tried(conn: psycopg.Connection[Any], name: str, value: str) -> Missing | No
 
 
 def own_values(conn: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, str]:
-    """What the settings of these names are in this session."""
+    """What the settings of these names are in this session.
+
+    Not by `pooler.rows`, which sets some of them in its own transaction.
+    """
     query = "SELECT pg_catalog.current_setting(%s)"
-    return {name: str(pooler.rows(conn, query, name)[0][0]) for name in names}
+    with conn.transaction(force_rollback=True), conn.cursor(row_factory=tuple_row) as cursor:
+        return {name: str(cursor.execute(query, (name,)).fetchall()[0][0]) for name in names}
+
+
+def decides_plans(
+    conn: psycopg.Connection[Any], chosen: Sequence[Chosen], switched: Sequence[str] = ()
+) -> bool:
+    """Whether the planner may obey what is switched, so that plans are not to outlast a run.
+
+    switched: settings that are switched for the whole server. What a library's setting does is
+    known of the catalogue's instruments only.
+    """
+    names = {name.lower() for choice in chosen for name in (*choice.base, *choice.settings)}
+    own = {name for choice in chosen if choice.entry is None for name in choice.settings}
+    if any("." in name for name in (*own, *switched)):
+        return True
+    wanted = [*names, *(name.lower() for name in switched if name)]
+    return bool(pooler.rows(conn, _PLANNING, wanted)[0][0])
 
 
 def filled(arms: Sequence[Arm], own: Mapping[str, str]) -> list[dict[str, str]]:

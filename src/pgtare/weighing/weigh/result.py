@@ -170,6 +170,26 @@ def system_identifier(conn: psycopg.Connection[Any]) -> str | None:
     return str(pooler.rows(conn, query)[0][0])
 
 
+_SETTINGS = """
+SELECT name, value || coalesce(' ' || unit, ''), vartype = 'string',
+       source NOT IN ('default', 'override', 'client')
+           AND (source <> 'session' OR value <> coalesce(boot_val, ''))
+FROM (
+    SELECT *, CASE source WHEN 'session' THEN coalesce(reset_val, '') ELSE setting END AS value
+    FROM pg_catalog.pg_settings
+) AS settings
+ORDER BY name
+"""
+
+
+def own_settings(conn: psycopg.Connection[Any]) -> list[tuple[str, str, bool, bool]]:
+    """Name, value, whether it is a text and whether it is configured, of all settings.
+
+    Values are those that new sessions of this role have, whatever we have set in ours.
+    """
+    return pooler.rows(conn, _SETTINGS)
+
+
 def describe_server(
     conn: psycopg.Connection[Any], info: ModuleInfo | None, kind: str, weighed: Sequence[str]
 ) -> dict[str, Any]:
@@ -178,14 +198,6 @@ def describe_server(
     info: None if nothing of ours is in the server. weighed: settings of the trial, which are told
     in any case. The system identifier is None if the role may not read it.
     """
-    rows = pooler.rows(
-        conn,
-        "SELECT name, setting || coalesce(' ' || unit, ''), vartype = 'string'"
-        " FROM pg_catalog.pg_settings"
-        " WHERE source NOT IN ('default', 'override', 'client', 'session') OR name = ANY(%s)"
-        " ORDER BY name",
-        list(weighed),
-    )
     ((version, standby),) = pooler.rows(
         conn, "SELECT pg_catalog.version(), pg_catalog.pg_is_in_recovery()"
     )
@@ -199,7 +211,8 @@ def describe_server(
         "module": dataclasses.asdict(info) if info else None,
         "settings": {
             str(name): value
-            for name, value, is_text in rows
-            if not is_private(str(name), is_text=is_text and name not in weighed)
+            for name, value, is_text, configured in own_settings(conn)
+            if (configured or name in weighed)
+            and not is_private(str(name), is_text=is_text and name not in weighed)
         },
     }
