@@ -46,3 +46,20 @@ def test_a_replica_that_was_late_before_may_be_so_and_one_that_falls_behind_may_
     lags[:] = [(1, 3600.0), (2, 11.0), (3, 0.0)]
     with pytest.raises(recording._Harm, match="a replica of a is 11 s behind"):
         state.check_replicas()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "words"),
+    [
+        ({"a": 0, "b": 0}, None),
+        ({"a": 1, "b": 0}, "the lag of standbys of a is not watched: this role may not see it"),
+        ({"": 2}, "the lag of standbys is not watched: this role may not see it"),
+    ],
+)
+def test_a_role_that_may_not_see_the_lag_of_standbys_is_named(
+    monkeypatch: pytest.MonkeyPatch, hidden: dict[str, int], words: str | None
+) -> None:
+    monkeypatch.setattr(pooler, "rows", lambda conn, _: [(hidden[conn],)])
+    controls: Any = {name: name for name in hidden}
+    found = recording.unwatched(controls)
+    assert found == () if words is None else found[0].startswith(words)

@@ -33,6 +33,8 @@ _PROBES = 3
 PAUSE_S, _PAUSES = 200e-6, 10_000
 #: After a burst, its server rests for so many times as long, and at least so many seconds.
 REST, LEAST_REST_S = 3.0, 5e-3
+#: Transactions a second that are sent at most, all arms together.
+MOST_TPS = 12_000
 #: Sessions last so many times as long as it takes to connect, or longer.
 _CONNECTED = 9.0
 #: What is slept after a run that others follow, as a multiple of the quickest so far.

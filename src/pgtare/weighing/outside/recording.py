@@ -34,6 +34,8 @@ _HEALTH_S, MOST_LAG_S = 5.0, 10.0
 _RECENT, MOST_ERRORS = 50, 0.2
 #: And if a transaction takes so many times as long as in the beginning, for as many blocks.
 _SLOWER = 5.0
+#: Standbys whose lag is hidden from a role.
+_HIDDEN = "SELECT count(*) FROM pg_catalog.pg_stat_replication WHERE state IS NULL"
 _LAGS = """
 SELECT pid, coalesce(extract(epoch FROM replay_lag), 0)::float8
 FROM pg_catalog.pg_stat_replication
@@ -75,6 +77,18 @@ def warm_up(loops: Loops) -> float:
         if number and time.monotonic() - began > WARM_UP_S:
             break
     return sum(took.values())
+
+
+def unwatched(controls: Mapping[str, psycopg.Connection[Any]]) -> tuple[str, ...]:
+    """A sentence if standbys may fall behind unseen. controls: sessions by their servers' names."""
+    names = [name for name, control in controls.items() if pooler.rows(control, _HIDDEN)[0][0]]
+    if not names:
+        return ()
+    of = f" of {', '.join(names)}" if any(names) else ""
+    return (
+        f"the lag of standbys{of} is not watched: this role may not see it "
+        "(GRANT pg_read_all_stats)",
+    )
 
 
 def _checked(loops: Loops, block: RunBlock) -> None:
@@ -179,7 +193,7 @@ class _State:
             raise _Harm(f"{name or 'the server'} answers {times}")
 
     def check_replicas(self) -> None:
-        """Raises _Harm if a replica falls behind; a role that may not see that sees none do so."""
+        """Raises _Harm if a replica falls behind. See `unwatched`."""
         for name, control in self.controls.items():
             for pid, lag_s in pooler.rows(control, _LAGS):
                 first_s = self.first_lag_s.setdefault((name, pid), lag_s)

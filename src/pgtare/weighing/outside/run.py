@@ -28,12 +28,18 @@ from pgtare.weighing.instruments.counters import Snapshot, snapshot
 from pgtare.weighing.instruments.proof import prove_driven, proven
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import read_facts
-from pgtare.weighing.outside import servers, settings_probe
-from pgtare.weighing.outside.loops import Loops, Seat
-from pgtare.weighing.outside.recording import OutsideRecording, record, warm_up
+from pgtare.weighing.outside import log_growth, servers, settings_probe
+from pgtare.weighing.outside.loops import MOST_TPS, Loops, Seat
+from pgtare.weighing.outside.recording import OutsideRecording, record, unwatched, warm_up
 from pgtare.weighing.outside.servers import FoundServer, ServerSessions
 from pgtare.weighing.outside.session import READ_ONLY_SETTING, control_session, driven_session, end
-from pgtare.weighing.outside.transactions import LookUps, ScriptTransactions, Source, Weighted
+from pgtare.weighing.outside.transactions import (
+    LOOK_UP,
+    LookUps,
+    ScriptTransactions,
+    Source,
+    Weighted,
+)
 from pgtare.weighing.outside.wire import Wire
 from pgtare.weighing.weigh import outside_schema, schema
 from pgtare.weighing.weigh import plan as planning
@@ -54,13 +60,14 @@ class Plan:
     """What is decided before anything is measured.
 
     request: without the instruments that cannot be weighed here; left_out: these, and why.
-    servers: those that are compared, if any.
+    servers: those that are compared, if any. notes: what else is said beforehand.
     """
 
     request: Request
     design: Design
     left_out: Mapping[str, str]
     servers: tuple[FoundServer, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def chosen_way(request: Request) -> Request:
@@ -161,7 +168,9 @@ def make_comparison(controls: Sequence[psycopg.Connection[Any]], request: Reques
         servers.look(server, control)
         for server, control in zip(request.servers, controls, strict=True)
     ]
-    return Plan(request, servers.design_of(request.servers, request.seed), {}, tuple(found))
+    by_name = dict(zip((server.name for server in request.servers), controls, strict=True))
+    design = servers.design_of(request.servers, request.seed)
+    return Plan(request, design, {}, tuple(found), unwatched(by_name))
 
 
 @contextlib.contextmanager
@@ -226,7 +235,10 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     own = settings_probe.own_values(control, design.setting_names)
     if idle := settings_probe.idle(control, arms, own):
         raise UsageError("\n".join(idle))
-    return Plan(asked, design, left_out)
+    logging = log_growth.announcements(
+        control, design, _longest(asked), asked.duration_s, writes=asked.writes
+    )
+    return Plan(asked, design, left_out, notes=(*logging, *unwatched({"": control})))
 
 
 def _said(left_out: Mapping[str, str]) -> list[str]:
@@ -245,12 +257,9 @@ def describe(plan: Plan) -> list[str]:
     ]
     if plan.request.writes:
         lines.append(
-            f"they may write, up to {_MOST_TPS:,} transactions a second: what they do stays done"
+            f"they may write, up to {MOST_TPS:,} transactions a second: what they do stays done"
         )
-    logging = [arm.name for arm in plan.design.arms if planning.logs_everything(arm)]
-    if logging:
-        lines.append(f"its log grows by up to {_log_mb(plan):.0f} MB, for {', '.join(logging)}")
-    return [*lines, *(f"left out: {line}" for line in _said(plan.left_out))]
+    return [*lines, *plan.notes, *(f"left out: {line}" for line in _said(plan.left_out))]
 
 
 def _describe_servers(plan: Plan) -> list[str]:
@@ -271,17 +280,7 @@ def _describe_servers(plan: Plan) -> list[str]:
             f"too short for an answer: {LEAST_BLOCKS} sessions are needed, of "
             f"{numbers.seconds(epoch_s)} each (--duration)"
         )
-    return lines
-
-
-#: Transactions a second that the driver sends at most, all arms together.
-_MOST_TPS = 12_000
-
-
-def _log_mb(plan: Plan) -> float:
-    block = plan.design.block
-    share = sum(planning.logs_everything(plan.design.arms[arm]) for arm in block) / len(block)
-    return share * _MOST_TPS * plan.request.duration_s * planning.LOG_LINE_BYTES / 1e6
+    return [*lines, *plan.notes]
 
 
 def name_of_load(request: Request) -> str:
@@ -310,6 +309,14 @@ def source_of(
         return LookUps.of(controls, rng)
     sources = [of(_text(script.path), script.path.name) for script in scripts]
     return Weighted(sources, [script.weight for script in scripts], rng)
+
+
+def _longest(request: Request) -> str:
+    """The longest text that a transaction may have."""
+    if request.sql is not None:
+        return request.sql
+    scripts = request.load.scripts if request.load is not None else ()
+    return max((_text(script.path) for script in scripts), key=len, default=LOOK_UP)
 
 
 def _text(path: Path) -> str:

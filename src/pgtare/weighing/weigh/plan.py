@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ SLICE_MS, SLICE_TRANSACTIONS, LONGEST_SLICE_MS = (50.0, 150.0), 64, 1000.0
 _RATE_S = 2.0
 #: A line of the log with a short statement in it, roughly, in bytes.
 LOG_LINE_BYTES = 250
+_ZERO = re.compile(r" *0+ *(us|ms|s|min|h|d)? *")
 
 
 @dataclass(frozen=True)
@@ -323,10 +325,10 @@ def _population_line(plan: WeighPlan) -> str:
 
 def logs_everything(arm: Arm) -> bool:
     """Whether each statement writes a line to the log in this arm."""
-    s = arm.settings
+    settings = {name: value.lower() for name, value in arm.settings.items()}
     return (
-        s.get("log_min_duration_statement") == "0"
-        or s.get("log_statement") in ("all", "mod")
-        or s.get("log_duration") == "on"
-        or s.get("auto_explain.log_min_duration") == "0"
+        _ZERO.fullmatch(settings.get("log_min_duration_statement", "")) is not None
+        or settings.get("log_statement") in ("all", "mod")
+        or settings.get("log_duration") in ("on", "true", "yes", "1")
+        or _ZERO.fullmatch(settings.get("auto_explain.log_min_duration", "")) is not None
     )

@@ -19,6 +19,7 @@ from pgtare.estimate.trial.design import Arm, Design
 from pgtare.kit import numbers
 from pgtare.postgres import chosen_host
 from pgtare.postgres.own_session import first_line
+from pgtare.weighing.outside.recording import unwatched
 from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load, source_of
 from pgtare.weighing.outside.session import control_session
 from pgtare.weighing.switches import Switch
@@ -143,7 +144,7 @@ def make_plan(
             f"windows of {request.window_s:g} s take {numbers.seconds(least)} at least for an "
             f"answer: say --duration {-int(-least // 60)}m or more"
         )
-    return Plan(request, design, {}), before
+    return Plan(request, design, {}, notes=unwatched({"": control})), before
 
 
 def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
@@ -179,6 +180,7 @@ def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
             "more of them than of the application's: what the server writes for them is in the "
             "figure"
         )
+    lines += plan.notes
     for switch in left_on:
         lines.append(f"{switch.name} on: {switch.on}\n{switch.name} off: {switch.off}")
     by_hand = restore_file.by_hand(request.switches, before)

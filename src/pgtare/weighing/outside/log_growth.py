@@ -1,0 +1,121 @@
+"""How much a weighing from outside may add to the server's log, to be printed beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from pgtare.estimate.trial.design import Arm, Design
+from pgtare.postgres import pooler
+from pgtare.weighing.outside.loops import MOST_TPS, REST
+
+#: Lines that a statement has in the log at most, of parse, bind and execute, each with its text.
+_LINES = 3
+#: What else a line has, such as its prefix and parameters, in bytes.
+_LINE_BYTES = 250
+#: Statements that the server runs in a second at most, of the time in which it works for us.
+_MOST_STATEMENTS = 100_000 / (1 + REST)
+#: With more plans than this in the log, it matters how long they are.
+_FEW_PLANS = 100
+#: What writes to the log without a limit.
+_VERBOSE = (
+    "debug_print_parse",
+    "debug_print_plan",
+    "debug_print_rewritten",
+    "log_executor_stats",
+    "log_parser_stats",
+    "log_planner_stats",
+    "log_statement_stats",
+    "trace_sort",
+)
+_SETTINGS = "SELECT lower(name), setting FROM pg_catalog.pg_settings WHERE setting IS NOT NULL"
+
+
+def announcements(
+    conn: psycopg.Connection[Any], design: Design, text: str, duration_s: float, *, writes: bool
+) -> list[str]:
+    """A sentence for each way in which the log grows. text: of one transaction's statements."""
+    values = [_values(conn, arm) for arm in design.arms]
+    return described(design, values, text, duration_s, writes=writes)
+
+
+def described(
+    design: Design,
+    values: Sequence[Mapping[str, str]],
+    text: str,
+    duration_s: float,
+    *,
+    writes: bool,
+) -> list[str]:
+    """As `announcements`. values: of each arm's settings, as pg_settings shows them."""
+    statements = text.count(";") + 1
+    tps = min(MOST_TPS, _MOST_STATEMENTS / statements)
+    unknown, known, mb = [], [], 0.0
+    for number, (arm, found) in enumerate(zip(design.arms, values, strict=True)):
+        transactions = tps * duration_s * design.block.count(number) / len(design.block)
+        plans = _over(found, "auto_explain.log_min_duration", tps) / tps * transactions
+        lines = _LINES * len(found.get("log_destination", "").split(","))
+        each = lines * (_LINE_BYTES * statements + len(text.encode()))
+        more_mb = _logged(found, tps, writes=writes) / tps * transactions * each / 1e6
+        if _is_verbose(found) or plans > _FEW_PLANS:
+            unknown.append(arm)
+        elif more_mb >= 1:
+            known.append(arm)
+            mb += more_mb
+    sentences = []
+    if known:
+        sentences.append(f"its log grows by up to {mb:,.0f} MB, for {_named(known)}")
+    if unknown:
+        sentences.append(
+            f"its log grows for {_named(unknown)}, by how much cannot be said beforehand: try a "
+            "short --duration first"
+        )
+    return sentences
+
+
+def _values(conn: psycopg.Connection[Any], arm: Arm) -> dict[str, str]:
+    """What pg_settings shows in an arm; nothing of it lasts."""
+    with conn.transaction(force_rollback=True), conn.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(f"SET LOCAL {pooler.CLOSED_PATH}".encode())
+        for name, value in arm.settings.items():
+            cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
+        return dict(cursor.execute(_SETTINGS).fetchall())
+
+
+def _is_verbose(found: Mapping[str, str]) -> bool:
+    level = found.get("log_min_messages", "")
+    return level.startswith("debug") or any(found.get(name) == "on" for name in _VERBOSE)
+
+
+def _logged(found: Mapping[str, str], tps: float, *, writes: bool) -> float:
+    """Transactions a second whose statements may be logged, of so many."""
+    kinds = ("all", "mod", "ddl") if writes else ("all",)
+    every = (
+        found.get("log_statement") in kinds
+        or found.get("log_duration") == "on"
+        or found.get("pgaudit.log", "none") not in ("none", "")
+    )
+    sampled = float(found.get("log_statement_sample_rate", 1))
+    return max(
+        tps if every else 0.0,
+        float(found.get("log_transaction_sample_rate", 0)) * tps,
+        _over(found, "log_min_duration_statement", tps),
+        sampled * _over(found, "log_min_duration_sample", tps),
+    )
+
+
+def _over(found: Mapping[str, str], name: str, tps: float) -> float:
+    """Transactions a second that may last longer than a setting's ms, of so many; none if -1."""
+    least_ms = int(found.get(name, -1))
+    if least_ms < 0:
+        return 0.0
+    return min(tps, 1000 / (1 + REST) / max(least_ms, 1e-3))
+
+
+def _named(arms: Sequence[Arm]) -> str:
+    if any(arm.role == "base" for arm in arms):
+        return "all arms, as this role's sessions log anyway"
+    return ", ".join(arm.name for arm in arms)
