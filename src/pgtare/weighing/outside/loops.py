@@ -350,6 +350,14 @@ class Loops:
                 return f"{name} is {found} instead of {wanted} at its end: the script changes it"
         return ""
 
+    def is_on(self, name: str) -> bool:
+        """Whether a setting is on in any session."""
+        found = []
+        for _, seat in self._apart():
+            seat.wire.value(name)
+            found += self._exchange(seat).values
+        return "on" in found
+
     def recover(self) -> None:
         """Leave a failed transaction, and forget which settings are in force."""
         for _, seat in self._apart():

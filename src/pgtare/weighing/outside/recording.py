@@ -252,6 +252,11 @@ def _rest_s(block: RunBlock) -> float:
 
 def _refused(loops: Loops, block: RunBlock) -> str:
     if block.sqlstate == "25006" and READ_ONLY_SETTING not in loops.settings[0]:
+        if loops.is_on(READ_ONLY_SETTING) and not loops.is_on("in_hot_standby"):
+            return (
+                f"transactions only read by default here ({READ_ONLY_SETTING} is on): begin the "
+                "script with BEGIN READ WRITE, and end it with COMMIT"
+            )
         return f"the server only reads: {block.error}"
     if block.sqlstate == "25006":
         return (
