@@ -13,10 +13,11 @@ import pytest
 from pgtare.estimate.trial.bursts import RUN
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.weighing.outside.loops import PAUSE_S, Lengths, Loops, RunBlock, Seat
+from pgtare.weighing.outside.recording import record, warm_up
 from pgtare.weighing.outside.wire import Answers
 
 #: What a transaction takes, by the value of its arm's setting.
-TAKES_US = {"off": 100, "on": 400}
+TAKES_US = {"off": 100, "on": 400, "600 ms": 600_000, "16 s": 16_000_000}
 
 
 class StandIn:
@@ -27,6 +28,10 @@ class StandIn:
         self.rests: list[tuple[str, float]] = []
         self.asked: list[str] = []
         self.stamps = 0
+        self.sent: list[str] = []
+
+    def simple(self, text: bytes) -> None:
+        self.sent.append(text.decode())
 
     def setting(self, _name: str, value: str) -> None:
         self.now = value
@@ -39,7 +44,7 @@ class StandIn:
         self.stamps += 1
 
     def transaction(self, _: Any) -> None:
-        pass
+        self.sent.append(self.now)
 
     def exchange(self, sleep_s: float = 0.0) -> Answers:
         answers = Answers(values=self.asked)
@@ -75,18 +80,77 @@ def test_sessions_are_made_anew_for_a_tenth_of_the_time(monkeypatch: pytest.Monk
     assert busy_s == 2.0 * loops.epoch
 
 
-def test_a_dear_arm_has_as_long_a_pause_as_the_base() -> None:
-    """The client sleeps until the arm has surely done, and then for the pause."""
+def loops_of(*values: str) -> tuple[StandIn, Loops]:
+    """Arms that set x to these values; the first one is the base."""
     wire = StandIn()
     seat = Seat(cast(Any, wire))
-    arms = (Arm("base", "base"), Arm("dear", "instrument"))
+    arms = tuple(Arm(f"arm{n}", "instrument" if n else "base") for n in range(len(values)))
     source: Any = type("Source", (), {"next": staticmethod(lambda: ())})()
-    settings = [{"x": "off"}, {"x": "on"}]
-    loops = Loops([seat, seat], source, Design(arms, (0, 1), 1), settings, random.Random(1))
+    design = Design(arms, tuple(range(len(arms))), 1)
+    settings = [{"x": value} for value in values]
+    return wire, Loops([seat] * len(arms), source, design, settings, random.Random(1))
+
+
+def test_runs_are_as_short_as_the_slowest_arm_needs() -> None:
+    _, loops = loops_of("off", "off", "600 ms")
+    assert not loops.fit(10.0).error
+    assert (loops.lengths.longest, loops.lengths.dropped) == (1, 0)
+    assert 4 < loops.pair_s < 10
+
+
+def test_what_is_too_slow_for_the_time_is_refused_before_anything_else() -> None:
+    """Not after hours of warming up; the first transaction may be slow for other reasons."""
+    wire, loops = loops_of("16 s", "16 s", "on")
+    error = loops.fit(30.0).error
+    assert "a transaction takes 16" in error
+    assert "raise --duration" in error
+    assert wire.sent == ["16 s", "16 s"]
+
+
+def test_how_long_it_takes_is_said_before_anything_is_run_in_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, loops = loops_of("off", "600 ms")
+    happened: list[object] = []
+
+    def block(_: Loops) -> RunBlock:
+        happened.append("block")
+        return RunBlock(np.empty(0, RUN), 0.0, 1.0, 0)
+
+    monkeypatch.setattr(Loops, "burst", block)
+    monkeypatch.setattr(Loops, "paced", block)
+    monkeypatch.setattr(Loops, "in_transaction", False)
+    warm_up(loops, 10.0, happened.append)
+    assert happened[:2] == [loops.pair_s, "block"]
+
+
+def test_slow_blocks_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No block begins that cannot end, and the rest after the last one is for nothing."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    def block(_: Loops) -> RunBlock:
+        now[0] += 4.0
+        return RunBlock(np.empty(0, RUN), 4.0, 0.0, 1)
+
+    monkeypatch.setattr(Loops, "burst", block)
+    monkeypatch.setattr(Loops, "paced", block)
+    monkeypatch.setattr(Loops, "in_transaction", False)
+    for seconds, blocks, took_s in ((10.0, 1, 10.0), (30.0, 2, 30.0), (33.0, 2, 32.0)):
+        now[0] = 0.0
+        _, loops = loops_of("off", "on")
+        got = record(loops, {}, seconds, look=lambda *_: None, tick=lambda *_: None)
+        assert (got.blocks, got.duration_s) == (blocks, took_s), seconds
+
+
+def test_a_dear_arm_has_as_long_a_pause_as_the_base() -> None:
+    """The client sleeps until the arm has surely done, and then for the pause."""
+    wire, loops = loops_of("off", "on")
     for _ in range(2):
         assert not loops.paced().error
     latest = dict(wire.rests)
-    assert latest == {value: us / 1e6 + PAUSE_S for value, us in TAKES_US.items()}
+    assert latest == {value: TAKES_US[value] / 1e6 + PAUSE_S for value in ("off", "on")}
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 5_000, 40_000])

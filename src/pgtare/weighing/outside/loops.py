@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +17,10 @@ import numpy.typing as npt
 
 from pgtare.errors import MeasurementError
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN
-from pgtare.estimate.trial.design import Design
+from pgtare.estimate.trial.design import LEAST_BLOCKS, Design
+from pgtare.kit import numbers
 from pgtare.weighing.outside.transactions import Source
-from pgtare.weighing.outside.wire import Answers, Wire
+from pgtare.weighing.outside.wire import PATIENCE_S, Answers, Wire
 
 #: With shorter transactions, a block of bursts takes the server no longer than this, in s.
 _BLOCK_S = 0.25
@@ -43,12 +46,24 @@ _SURELY = 1.5
 _LONGEST_US = 2**31 - 1
 #: Of a run.
 _STAMPS = 3
+#: No transaction is waited for longer than this, in s.
+_LONGEST_S = 3600.0
 _MISSING = "answers are missing"
 _TOO_LARGE = (
     "a transaction returns {:,.0f} kB, more than a socket holds while the client sleeps ({:,.0f} "
     "kB with so many arms), and the server would wait for it: weigh one that returns less "
     "(count(*), LIMIT, EXPLAIN ANALYZE), or fewer arms"
 )
+
+
+def _too_slow(transaction_s: float, block_s: float) -> str:
+    """block_s: of one transaction in each run."""
+    least_s = 2 * (1 + REST) * block_s * LEAST_BLOCKS
+    return (
+        f"a transaction takes {numbers.seconds(transaction_s)}, and the fewest blocks for an "
+        f"answer, {LEAST_BLOCKS} of each kind, take about {numbers.seconds(least_s)}; raise "
+        "--duration, or weigh a quicker statement"
+    )
 
 
 @dataclass(frozen=True)
@@ -117,6 +132,7 @@ class Seat:
 
     def renewed(self, wire: Wire) -> Seat:
         """The same in a new session."""
+        wire.patience_s = self.wire.patience_s
         return replace(self, wire=wire, in_force={}, queued=[])
 
     def switch(self, settings: Mapping[str, str]) -> None:
@@ -149,6 +165,8 @@ class Loops:
     connecting_s: float = 0.0
     #: The arm of all runs now, if arms are switched for the whole server and not by us.
     window: int | None = None
+    #: What two blocks, one of each loop, take with their rests, by the first transactions.
+    pair_s: float = 0.0
     #: By arm: the quickest transaction with pauses, with its stamps.
     paced_s: dict[int, float] = field(default_factory=dict)
     #: How long the server waited for us before each of the latest transactions with pauses.
@@ -190,16 +208,23 @@ class Loops:
             self.recover()
         return [RunBlock(np.empty(0, RUN), took_s, 0.0, 0), *blocks]
 
-    def fit(self) -> RunBlock:
-        """Find out how long a transaction takes, and how long runs are to be for that."""
-        took_s, size = 0.0, 0
+    def fit(self, at_most_s: float = math.inf) -> RunBlock:
+        """Find out how long a transaction of each arm takes, and how long runs are to be for that.
+
+        It fails if two blocks, one of each loop, would take longer than at_most_s.
+        """
+        began, size = time.monotonic(), 0
+        took_s: dict[int, float] = {}
+        kinds = self._kinds()
         runs, apart = len(self.design.block), len(self._apart()) > 1
         most = min(_BLOCK_BYTES, _SOCKET_BYTES // (1 if apart else runs))
-        for arm, seat in self._apart():
+        for arm in dict.fromkeys(kinds):
+            seat = self.seats[arm]
+            seat.wire.patience_s = max(PATIENCE_S, min(at_most_s, _LONGEST_S))
             seat.switch(self.settings[arm])
-            largest, one_s = 0, 0.0
+            largest, each_s = 0, []
             seat.wire.measure = True
-            for _ in range(_PROBES):
+            for number in range(_PROBES):
                 seat.wire.stamp()
                 seat.wire.transaction(self.source.next())
                 seat.wire.stamp()
@@ -208,17 +233,36 @@ class Loops:
                     return self._failed(answers, seat)
                 largest = max(largest, answers.size)
                 one_s = (answers.stamps_us[1] - answers.stamps_us[0]) / 1e6
-                if one_s > _BLOCK_S:
-                    break  # it is as slow the next time
+                each_s.append(one_s)
+                # the first one may have been slow because nothing was in the cache
+                again_s = time.monotonic() - began + one_s
+                if one_s > _BLOCK_S and (number or again_s > at_most_s):
+                    break
+            took_s[arm] = statistics.median_low(each_s)
             seat.wire.measure = False
             if largest > most:
                 wrong = _TOO_LARGE.format(largest / 1000, most / 1000)
                 return self._failed(Answers(error=wrong), seat)
             if wrong := self._asked(seat, arm):
                 return self._failed(Answers(error=wrong), seat)
-            size, took_s = max(size, largest), max(took_s, one_s)
-        self.lengths = Lengths.of(took_s, runs, size, apart=apart)
-        return RunBlock(np.empty(0, RUN), took_s, 0.0, 1)
+            size = max(size, largest)
+            block_s = sum(took_s.get(kinds[each], 0.0) for each in self.design.block)
+            if 2 * (1 + REST) * block_s > at_most_s:
+                return self._failed(Answers(error=_too_slow(took_s[arm], block_s)), seat)
+        lengths = self.lengths = Lengths.of(block_s / runs, runs, size, apart=apart)
+        burst = lengths.dropped + lengths.longest
+        self.pair_s = (1 + REST) * block_s * (burst + lengths.paced_dropped + lengths.paced)
+        for seat in self.seats:
+            seat.wire.patience_s = PATIENCE_S + self.pair_s
+        return RunBlock(np.empty(0, RUN), max(took_s.values()), 0.0, 1)
+
+    def _kinds(self) -> list[int]:
+        """By arm: the first arm of the same seat and settings."""
+        each = [
+            (id(seat), tuple(sorted(settings.items())))
+            for seat, settings in zip(self.seats, self.settings, strict=True)
+        ]
+        return [each.index(kind) for kind in each]
 
     def burst(self) -> RunBlock:
         """A block of bursts. What one session runs of it is sent at once."""

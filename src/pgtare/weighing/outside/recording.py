@@ -22,8 +22,8 @@ from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Loops, RunBlock
 from pgtare.weighing.outside.session import READ_ONLY_SETTING
 from pgtare.weighing.weigh.schema import StoppedBy
 
-#: Blocks before the first that counts, and the seconds that they may take: caches fill, and it
-#: shows how long one takes.
+#: Blocks before the first that counts, and the seconds after which there is no further one: caches
+#: fill, and it shows how long one takes.
 WARM_UP, WARM_UP_S = 20, 5.0
 _LOOK_S, _LOOK_SHARE = 1.0, 0.05
 _TICK_S = 0.1
@@ -59,13 +59,16 @@ class OutsideRecording:
     transactions: int = 0  # that count
 
 
-def warm_up(loops: Loops) -> float:
-    """Fit the lengths of runs, and run some blocks that count for nothing; seconds that both take.
+def warm_up(loops: Loops, at_most_s: float, fitted: Callable[[float], object]) -> float:
+    """Fit the lengths of runs, and run some blocks that count for nothing; seconds that two take.
 
-    Raises UsageError if the server refuses what is sent, or a transaction is left open.
+    Two are one of each loop, and are to take at_most_s. fitted: called with what they probably
+    take, before they run. Raises UsageError if the server refuses what is sent, if a transaction is
+    left open, or if it takes too long.
     """
     began = time.monotonic()
-    _checked(loops, loops.fit())
+    _checked(loops, loops.fit(at_most_s))
+    fitted(loops.pair_s)
     took = {BURST: 0.0, PACED: 0.0}
     for number in range(WARM_UP):
         loop = (BURST, PACED)[number % 2]
@@ -216,11 +219,12 @@ def _until_end(
 ) -> StoppedBy:
     next_look, next_tick, next_health = _LOOK_S, 0.0, 0.0
     spent_s = {BURST: 0.0, PACED: 0.0}
+    latest_s = dict(spent_s)  # of a block without its rest
     while True:
         # both loops get the same time: a distant server makes pauses long
         loop = min(spent_s, key=lambda each: spent_s[each])
         now = time.monotonic() - state.began
-        if now >= seconds:
+        if now + latest_s[loop] / 2 >= seconds:
             return "time"
         if now >= next_tick:
             tick(now, state.transactions)
@@ -234,7 +238,8 @@ def _until_end(
         at = time.monotonic()
         block = state.loops.burst() if loop == BURST else state.loops.paced()
         rest_s = _rest_s(block)
-        spent_s[loop] += time.monotonic() - at + rest_s
+        latest_s[loop] = time.monotonic() - at
+        spent_s[loop] += latest_s[loop] + rest_s
         state.add(block, loop)
         if now >= next_look:
             began = time.monotonic()
@@ -242,7 +247,7 @@ def _until_end(
                 return reason
             spent = time.monotonic() - began
             next_look = now + max(_LOOK_S, spent / _LOOK_SHARE)
-        time.sleep(rest_s)
+        time.sleep(min(rest_s, max(state.began + seconds - time.monotonic(), 0.0)))
 
 
 def _rest_s(block: RunBlock) -> float:

@@ -390,23 +390,20 @@ class OutsideRun:
         self.control = next(iter(controls.values()))
         self.kind, self.command, self.console = kind, command, console
         self.stages = Stages(console)
+        self._said_too_short = False
 
     def run(self) -> Weighing:
         """Warm up, measure, estimate. Raises UsageError, MeasurementError."""
         seconds = self.request.duration_s
         self.stages.say("warming up")
-        pair_s = warm_up(self.loops)
+        pair_s = warm_up(self.loops, seconds, self._fitted)
         if self.course is not None:
             self.course.try_out(self.stages.say, pair_s)
             seconds = self.course.seconds
         lengths = self.loops.lengths
         runs = Runs(lengths.shortest, lengths.longest)
         self.plan = replace(self.plan, design=replace(self.plan.design, runs=runs))
-        if self.plan.servers:
-            # sessions are what counts, and each is to hold a few blocks
-            self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
-        if self.course is None:
-            self._say_if_too_short(pair_s)
+        self._fitted(pair_s)
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.request.chosen)
@@ -446,8 +443,18 @@ class OutsideRun:
         last = live(got.rows, design) if decides else None
         return Weighing(with_limits(result, self.request, last), got.rows, design)
 
+    def _fitted(self, pair_s: float) -> None:
+        """Fit how long sessions last, and say once if the time is too short.
+
+        pair_s: what two blocks take, one of each loop.
+        """
+        if self.plan.servers:
+            # sessions are what counts, and each is to hold a few blocks
+            self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
+        if self.course is None and not self._said_too_short:
+            self._say_if_too_short(pair_s)
+
     def _say_if_too_short(self, pair_s: float) -> None:
-        """pair_s: what two blocks take, one of each loop."""
         loops, each_s = self.loops, pair_s
         why, what = "transactions are slow", "blocks of each kind"
         if self.plan.servers:
@@ -461,6 +468,7 @@ class OutsideRun:
                 f"{why}: {LEAST_BLOCKS} {what}, the fewest for an answer, take about "
                 f"{numbers.seconds(each_s * LEAST_BLOCKS)} (--duration)"
             )
+            self._said_too_short = True
 
     def _proofs(
         self, got: OutsideRecording, before: Snapshot, after: Snapshot

@@ -24,7 +24,7 @@ from pgtare.weighing.outside.transactions import Bound, Sql
 
 #: What libpq keeps back at a sync, from this version on.
 _KEEPS_BACK = 170000
-#: So long the server may take for one block, in s.
+#: So long the server may take for one block that is as slow as we know, in s, or longer.
 PATIENCE_S = 60.0
 
 _STAMP, _OTHER, _SYNC, _VALUE = 0, 1, 2, 3
@@ -69,6 +69,8 @@ class Wire:
         self.measure = False
         self._noticed = 0
         self._raw.notice_handler = self._count_notice
+        #: So long the server may take for what is sent at once, in s.
+        self.patience_s = PATIENCE_S
         self._raw.nonblocking = 1
         self._raw.enter_pipeline_mode()
 
@@ -136,7 +138,7 @@ class Wire:
         A client that waits for the first answer is woken by each, and the server pays for that.
         """
         try:
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + self.patience_s
             while self._raw.flush():
                 self._wait(deadline, writing=True)
             if sleep_s > 0:
@@ -194,7 +196,8 @@ class Wire:
         left = deadline - time.monotonic()
         if left <= 0:
             raise MeasurementError(
-                f"the server did not answer within {PATIENCE_S:g} s: the script may wait for a lock"
+                f"the server did not answer within {self.patience_s:.0f} s: a transaction of the "
+                "script is too slow, or the server hangs; weigh a quicker one, or raise --duration"
             )
         waiting = select.poll()
         waiting.register(self._raw.socket, select.POLLIN | (select.POLLOUT if writing else 0))
