@@ -91,6 +91,19 @@ def loops_of(*values: str) -> tuple[StandIn, Loops]:
     return wire, Loops([seat] * len(arms), source, design, settings, random.Random(1))
 
 
+def test_each_run_of_any_arm_makes_its_own_plans_if_settings_decide_about_them() -> None:
+    """The control has the settings of the base, and is to do the same."""
+    wire, loops = loops_of("off", "off", "on")
+    loops.plan_anew = True
+    assert not loops.paced().error
+    runs = " ".join(wire.sent).split("DISCARD PLANS")[1:]
+    each = loops.lengths.paced_dropped + loops.lengths.paced
+    assert sorted(len(run.split()) for run in runs) == [each] * 3
+    loops.plan_anew, wire.sent = False, []
+    assert not loops.paced().error
+    assert "DISCARD PLANS" not in wire.sent
+
+
 def test_runs_are_as_short_as_the_slowest_arm_needs() -> None:
     _, loops = loops_of("off", "off", "600 ms")
     assert not loops.fit(10.0).error

@@ -48,6 +48,8 @@ _LONGEST_US = 2**31 - 1
 _STAMPS = 3
 #: No transaction is waited for longer than this, in s.
 _LONGEST_S = 3600.0
+#: Plans of prepared statements and of functions stay as they were made in another arm.
+_PLAN_ANEW = b"DISCARD PLANS"
 _MISSING = "answers are missing"
 _TOO_LARGE = (
     "a transaction returns {:,.0f} kB, more than a socket holds while the client sleeps ({:,.0f} "
@@ -135,13 +137,15 @@ class Seat:
         wire.patience_s = self.wire.patience_s
         return replace(self, wire=wire, in_force={}, queued=[])
 
-    def switch(self, settings: Mapping[str, str]) -> None:
-        """Queue what is not in force yet."""
+    def switch(self, settings: Mapping[str, str], *, plan_anew: bool = False) -> None:
+        """Queue what is not in force yet; plan_anew: and have each statement planned anew."""
         for name, value in settings.items():
             if self.in_force.get(name) != value:
                 self.wire.setting(name, value)
                 self.in_force[name] = value
                 self.queued.append((name, value))
+        if plan_anew:
+            self.wire.simple(_PLAN_ANEW)
 
 
 @dataclass
@@ -151,6 +155,7 @@ class Loops:
     seats: by arm; arms that differ in settings share one. settings: those of each arm, those of one
     seat all of the same names. anew: makes new sessions in the place of these, every anew_s seconds
     or more; epoch: how often that was; connecting_s: what it took, and to make the first ones.
+    plan_anew: the arms' settings decide about plans, so each run of any arm makes its own.
     """
 
     seats: Sequence[Seat]
@@ -163,6 +168,7 @@ class Loops:
     anew_s: float = 0.0
     epoch: int = 0
     connecting_s: float = 0.0
+    plan_anew: bool = False
     #: The arm of all runs now, if arms are switched for the whole server and not by us.
     window: int | None = None
     #: What two blocks, one of each loop, take with their rests, by the first transactions.
@@ -221,7 +227,7 @@ class Loops:
         for arm in dict.fromkeys(kinds):
             seat = self.seats[arm]
             seat.wire.patience_s = max(PATIENCE_S, min(at_most_s, _LONGEST_S))
-            seat.switch(self.settings[arm])
+            seat.switch(self.settings[arm], plan_anew=self.plan_anew)
             largest, each_s = 0, []
             seat.wire.measure = True
             for number in range(_PROBES):
@@ -295,7 +301,7 @@ class Loops:
         """Bursts of these arms, which share a seat. alone: nothing follows before the rest."""
         seat = self.seats[arms[0]]
         for arm in arms:
-            seat.switch(self.settings[arm])
+            seat.switch(self.settings[arm], plan_anew=self.plan_anew)
             for _ in range(self.lengths.dropped):
                 seat.wire.transaction(self.source.next())
             seat.wire.stamp()
@@ -323,7 +329,7 @@ class Loops:
         for arm in order:
             seat, last_us = self.seats[arm], 0
             last_of[id(seat)] = arm
-            seat.switch(self.settings[arm])
+            seat.switch(self.settings[arm], plan_anew=self.plan_anew)
             for number in range(self.lengths.paced_dropped + self.lengths.paced):
                 seat.wire.stamp()
                 seat.wire.transaction(self.source.next())

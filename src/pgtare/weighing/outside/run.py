@@ -343,7 +343,9 @@ def driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[L
             settings = [{READ_ONLY_SETTING: "on", **each} for each in settings]
         try:
             seat = Seat(wire)
-            yield Loops([seat] * len(settings), source, plan.design, settings, rng)
+            switched = [switch.setting for switch in request.switches]
+            anew = settings_probe.decides_plans(control, request.chosen, switched)
+            yield Loops([seat] * len(settings), source, plan.design, settings, rng, plan_anew=anew)
         finally:
             if wire.pending:
                 end(control, conn)
