@@ -21,8 +21,13 @@ from pgtare.postgres import module_setup
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.instruments import requirements
+from pgtare.weighing.outside.servers import infos, look
+from pgtare.weighing.outside.session import control_session
+from pgtare.weighing.outside.settings_probe import own_values
 from pgtare.weighing.outside.transactions import Sql
 from pgtare.weighing.outside.wire import Wire
+from pgtare.weighing.weigh.request import ServerAddress
+from pgtare.weighing.weigh.result import describe_server
 from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare
 from tests.pgbouncer import pooler
 from tests.sessions import eventually
@@ -118,6 +123,18 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
         ("weigh auto_explain", "auto_explain is not loaded"),
         ("weigh --arm 'x: wal_level=logical'", "wal_level is fixed when the server starts"),
         ("weigh --arm 'x: log_checkpoints=on'", "no session can set log_checkpoints"),
+        (
+            "weigh --arm 'x: local_preload_libraries=auto_explain'",
+            "local_preload_libraries is fixed when a session begins: compare sessions",
+        ),
+        (
+            "weigh --arm 'x: log_connections=on'",
+            "log_connections is fixed when a session begins: compare sessions",
+        ),
+        (
+            "weigh --arm 'x: work_mem=8MB' --sql 'SELECT pg_sleep(1.5)'",
+            "a transaction takes 1.5 s, and the fewest blocks for an answer, 30 of each kind, take",
+        ),
         ("weigh --arm 'x: nothing.at_all=1'", "this server has no setting nothing.at_all"),
         ("weigh --arm 'x: work_mem=many'", "work_mem"),
         ("weigh pg_stat_statements --sql 'SELECT FROM nowhere'", "nowhere"),
@@ -207,6 +224,74 @@ def test_the_size_of_an_answer_is_what_the_server_sends(
     lines = [line.split("\t") for line in (tmp_path / "trace").read_text().splitlines()]
     sent = sum(1 + int(cells[2]) for cells in lines if cells[1:2] == ["B"])
     assert sent * 0.8 < answers.size < sent + 40
+
+
+@pytest.mark.parametrize(
+    ("protocol", "statement"),
+    [
+        ("prepared", "SELECT what FROM many WHERE id = 7"),
+        ("simple", "SELECT look_up(7)"),
+    ],
+)
+def test_plans_do_not_outlast_the_settings_that_they_were_made_with(
+    managed: Cluster, tmp_path: Path, protocol: str, statement: str
+) -> None:
+    """Those of prepared statements, and those within functions."""
+    with managed.connect("app", autocommit=True) as conn:
+        conn.execute("CREATE TABLE IF NOT EXISTS many (id int PRIMARY KEY, what text)")
+        conn.execute(
+            "INSERT INTO many SELECT n, 'x' FROM generate_series(1, 20000) n ON CONFLICT DO NOTHING"
+        )
+        conn.execute("GRANT SELECT ON many TO tenant")
+        conn.execute(
+            "CREATE OR REPLACE FUNCTION look_up(n int) RETURNS text LANGUAGE plpgsql STABLE AS"
+            " $$ BEGIN RETURN (SELECT what FROM public.many WHERE id = n); END $$"
+        )
+    done = pgtare(
+        "weigh --arm {} --dsn {} --protocol {} -d 3 --output {} --sql {}",
+        "x: enable_indexscan=off, enable_bitmapscan=off, enable_indexonlyscan=off",
+        of_tenant(managed),
+        protocol,
+        tmp_path / "w.json",
+        statement,
+    )
+    assert done.returncode == 0, done.stderr
+    found = read(tmp_path / "w.json")
+    assert arm(found, "x")["answer"]["pct"]["estimate"] > 100
+    assert abs(arm(found, "control")["answer"]["pct"]["estimate"]) < 50
+
+
+def test_a_superusers_own_settings_are_not_those_of_our_questions(managed: Cluster) -> None:
+    """These keep themselves out of pg_stat_statements."""
+    assert "x would change nothing: pg_stat_statements.track is 'top' without it" in refused(
+        "weigh --arm 'x: pg_stat_statements.track=top' --dsn {} -d 2", managed.dsn("app")
+    )
+    with control_session(managed.dsn("app")) as conn:
+        names = ["pg_stat_statements.track"]
+        assert own_values(conn, names) == {names[0]: "top"}
+        assert describe_server(conn, None, "", names)["settings"][names[0]] == "top"
+
+
+def test_transactions_that_only_read_by_default_are_no_standby(managed: Cluster) -> None:
+    sentence = refused(
+        "weigh --arm 'x: work_mem=8MB' --writes --sql {} --dsn {} -d 2",
+        "DELETE FROM orders WHERE id = -1",
+        f"{of_tenant(managed)} options='-c default_transaction_read_only=on'",
+    )
+    assert "transactions only read by default here" in sentence
+    assert "BEGIN READ WRITE" in sentence
+
+
+def test_the_settings_in_which_sessions_differ_are_all_found(managed: Cluster) -> None:
+    """Also those that we set for our own questions, or that come with the connection."""
+    dsn = managed.dsn("app")
+    others = f"{dsn} options='-c default_transaction_isolation=serializable -c jit=off'"
+    found = []
+    for name, each in (("a", dsn), ("b", others)):
+        with control_session(each) as conn:
+            found.append(look(ServerAddress(name, each), conn))
+    differ = infos(found)[1].settings
+    assert differ == {"default_transaction_isolation": "serializable", "jit": "off"}
 
 
 def test_a_forgotten_dsn_is_named() -> None:
