@@ -56,6 +56,22 @@ def test_what_is_no_switch_is_refused(text: str) -> None:
         Switch.parse(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["x: touch a| rm a", "x: touch a |rm a", "x: a | b| work_mem = 1MB", "x: 'a'| b"]
+)
+def test_a_blank_that_is_missing_is_not_taken_for_a_pipeline(text: str) -> None:
+    """The one command would be taken for a process, and what it stops never started again."""
+    with pytest.raises(UsageError, match="a blank on one side only"):
+        Switch.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["x: a|b", "x: a || b", "x: a||b", "x: a >| b", "x: sed 's/a| b//'", r"x: a\| b"]
+)
+def test_other_bars_of_a_shell_are_left_to_it(text: str) -> None:
+    assert Switch.parse(text).kind == "process"
+
+
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(UsageError, match="not UTF-8"):
         Switch.parse("x: touch fl\udce9g | true")

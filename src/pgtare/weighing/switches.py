@@ -16,6 +16,9 @@ Kind = Literal["process", "commands", "setting"]
 _NAMED = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]{0,62})\s*:\s+(\S.*?)\s*", re.DOTALL)
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_$.]*)\s*=\s*(.*)", re.DOTALL)
 _QUOTED = re.compile(r"'(.*)'", re.DOTALL)
+#: What a shell takes literally, and a bar with a blank on one side only; || and >| are no such bar.
+_LITERAL = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+_UNEVEN_BAR = re.compile(r"(?:^|\s)\|(?=[^\s|])|(?<=[^\s|>])\|(?:\s|$)")
 _NAMES_OF_OURS = ("base", "control")
 #: How long a command may take, in s: a provider's takes minutes.
 COMMAND_S = 900.0
@@ -43,6 +46,12 @@ class Switch:
         """
         example = "exporter: systemctl start x | systemctl stop x"
         name, rest = named("--switch", text, f"what is switched, as in --switch '{example}'")
+        if _UNEVEN_BAR.search(_LITERAL.sub("_", rest)):
+            raise UsageError(
+                f"--switch {name}: a '|' has a blank on one side only; write ' | ' between the "
+                "command that switches on and the one that switches off, and put a pipeline into "
+                "a script"
+            )
         parts = [part.strip() for part in re.split(r"\s\|(?:\s|$)", rest)]
         if len(parts) > 3 or not all(parts):
             raise UsageError(
