@@ -628,7 +628,7 @@ def test_a_server_that_is_back_after_long_has_its_setting_back_soon(
     monkeypatch.setattr("time.sleep", sleep)
     with pytest.raises(InterruptedError):
         guardian._try_to_put_back(away, 1e9, lambda: True)
-    assert max(pauses) == 5
+    assert max(pauses) < 1
 
 
 def test_a_guardian_that_is_killed_while_it_tries_a_command_leaves_nothing_half_done(

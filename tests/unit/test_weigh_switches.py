@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -174,6 +175,128 @@ def test_what_may_be_left_of_this_server_under_another_name_is_found(
     assert not configuration.is_same("7//", "7//")
 
 
+def test_a_file_that_cannot_be_read_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is damaged, or of another version; one that surely is of another server is no matter."""
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    for damage in (
+        lambda text: text.replace('"off"', '"period": 1, "off"'),
+        lambda text: text.replace("-- changed", "-- chan"),
+        lambda text: text.replace("[null]", '["x"]'),
+        lambda text: "",
+    ):
+        file = restore_file.make("7/1/2.5", [Switch.parse("y: start | stop")], [None])
+        os.close(file.lock)
+        file.path.write_text(damage(file.path.read_text()))
+        with pytest.raises(UsageError, match="damaged or of another version") as refusal:
+            list(restore_file.left_over("7/1/2.5"))
+        assert str(file.path) in str(refusal.value)
+        assert list(restore_file.left_over("8/1/2.5")) == []
+        file.path.unlink()
+    (tmp_path / "restore" / "notes.txt").write_text("of somebody else")
+    assert list(restore_file.left_over("7/1/2.5")) == []
+
+
+def test_files_that_were_never_whole_are_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    assert list(restore_file.left_over("7/1/2.5")) == []
+    old, new = (tmp_path / "restore" / f"7-1-{number}-1.new" for number in (1, 2))
+    for path in (old, new):
+        path.touch()
+    os.utime(old, (time.time() - 100,) * 2)
+    assert list(restore_file.left_over("7/1/2.5")) == []
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_copies_of_a_disk_are_told_apart_by_their_start() -> None:
+    assert configuration.has_same_start("7/2/3.5", "7/2/3.5")
+    assert not configuration.has_same_start("7/2/3.5", "7/2/9.5")
+    assert not configuration.has_same_start("7/2/", "7/2/")
+
+
+def test_a_command_that_is_under_way_is_in_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    file = restore_file.make("7/1/2.5", [Switch.parse("y: start | stop")], [None])
+    assert file.running.read() is None
+    seen = tmp_path / "seen"
+    commands.run(f"cp {file.path} {seen}; echo $$ >> {seen}", "x", file.running)
+    assert file.running.read() is None
+    lines = seen.read_text().splitlines()
+    assert lines[1].startswith(f"-- running {lines[-1]} ")
+    assert lines[2:-1] == file.path.read_text().splitlines()[2:]
+    os.close(file.lock)
+
+
+def test_what_a_killed_process_ran_is_waited_for_and_then_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    file = restore_file.make("7/1/2.5", [Switch.parse("y: start | stop")], [None])
+    for seconds, limit_s in ((1, 30.0), (300, 0.2)):
+        monkeypatch.setattr(commands, "LONGEST_END_S", limit_s)
+        started = commands.Started(f"trap '' TERM; sleep {seconds}; true", file.running)
+        os.close(started._pipe)
+        commands.end_earlier(file.running)
+        assert not commands._of_session(started.popen.pid)
+        assert file.running.read() is None
+        began = time.monotonic()
+        commands.end_earlier(file.running)  # there is none
+        assert time.monotonic() - began < 1
+    os.close(file.lock)
+
+
+def test_a_process_that_only_has_the_number_of_a_command_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    file = restore_file.make("7/1/2.5", [Switch.parse("y: start | stop")], [None])
+    before = time.time() - 100
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as process:
+        with monkeypatch.context() as context:
+            context.setattr(os, "getpid", lambda: process.pid)
+            context.setattr(time, "time", lambda: before)
+            file.running.begins()
+        commands.end_earlier(file.running)
+        assert process.poll() is None
+        process.kill()
+    os.close(file.lock)
+
+
+def test_what_a_command_starts_can_be_interrupted(tmp_path: Path) -> None:
+    """By Ctrl-C, or by SIGINT for a quick end: shells ignore both in the background."""
+    status = tmp_path / "status"
+    commands.run(f"grep SigIgn /proc/self/status > {status}", "x")
+    ignored = int(status.read_text().split()[1], 16)
+    assert not ignored & (1 << signal.SIGINT - 1 | 1 << signal.SIGQUIT - 1)
+
+
+def test_a_command_runs_without_a_place_for_temporary_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    done = tmp_path / "done"
+    commands.run(f"echo on; touch {done}", "x")
+    assert done.exists()
+    with pytest.raises(MeasurementError, match=r"\(status 3\)$"):
+        commands.run("echo on; exit 3", "x")
+
+
+def test_a_command_that_hangs_is_ended_soon_if_everything_is_to_be_put_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(commands, "ENDS_S", 0.5)
+    began = time.monotonic()
+    with pytest.raises(MeasurementError, match="did not return"):
+        commands.run("trap '' TERM; sleep 300; true", "x", hurry=lambda: True)
+    assert time.monotonic() - began < 30
+
+
 def test_what_was_changed_is_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     switches = [Switch.parse("x: run"), *(Switch.parse(f"{name}: a | b") for name in "yz")]
@@ -249,10 +372,11 @@ def test_sessions_that_came_with_a_watcher_and_stayed_are_told() -> None:
 def test_a_shell_that_loses_a_signal_ends_all_the_same() -> None:
     """As one does that has just been forked: here it does not listen at first."""
     watcher = "trap '' TERM; sleep 0.1; trap - TERM; while true; do sleep 0.01; done"
-    popen, _ = commands._started(watcher)
+    started = commands.Started(watcher)
+    popen = started.popen
     try:
-        eventually(lambda: psutil.Process(popen.pid).children(recursive=True)[1:])
-        popen.send_signal(signal.SIGTERM)  # as the kernel does when the guardian is killed
+        eventually(lambda: psutil.Process(popen.pid).children(recursive=True))
+        os.close(started._pipe)  # as the kernel does when the guardian is killed
         popen.wait(30)
         eventually(
             lambda: not any(commands._group(one) == popen.pid for one in psutil.process_iter()), 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,16 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import own_session, pooler
 from pgtare.weighing.switches import COMMAND_S, Kind, Switch
 from pgtare.weighing.whole_server import configuration
-from pgtare.weighing.whole_server.commands import NotReturned, Process, run
+from pgtare.weighing.whole_server.commands import Note, NotReturned, Process, end_earlier, run
 from pgtare.weighing.whole_server.configuration import Before, PutBack
 
 _SHOWN = """
 SELECT setting, setting || coalesce(unit, ''), pg_catalog.current_setting(name)
 FROM pg_catalog.pg_settings WHERE lower(name) = %s
 """
-_SHOWN_POLL_S = 1.0
+_SHOWN_POLL_S = 0.5
+#: So long after a new session of ours another guardian has one again, in s, if it is to have one.
+_OTHERS_S = 10.0
 #: What is put back first: a setting costs everybody, and a command may take minutes.
 _PUT_BACK: tuple[Kind, ...] = ("setting", "process", "commands")
 #: What guardians' sessions are called: there is one for a server.
@@ -49,6 +51,7 @@ class Changer:
     """Switches on and off. before: of each that is a setting.
 
     A switch that is left on counts as on in the beginning; the others as off.
+    note: which command is under way. hurry: whether everything is to be put back.
     """
 
     dsn: str
@@ -59,8 +62,15 @@ class Changer:
     touched: list[bool] = field(default_factory=list)
     #: What has been put back so far.
     done: list[PutBack] = field(default_factory=list)
+    note: Note | None = None
+    hurry: Callable[[], bool] = lambda: False
+    #: Whether others may have begun since the first change: there was a time without our session.
+    resumes: bool = False
+    #: Whether a value of somebody else was left, who may put back a value of ours later.
+    left_alone: bool = False
     _running: dict[int, Process] = field(default_factory=dict)
     _conn: psycopg.Connection[Any] | None = None
+    _connected_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.on = self.on or [switch.is_left_on for switch in self.switches]
@@ -74,6 +84,7 @@ class Changer:
     def connect(self) -> psycopg.Connection[Any]:
         """The session in which settings are changed and looked at."""
         if self._conn is None or self._conn.closed:
+            self.resumes |= self._conn is not None
             self._conn = own_session.connect(
                 self.dsn,
                 pooler.Connection,
@@ -82,13 +93,25 @@ class Changer:
             )
             self._conn.execute("SET idle_session_timeout = 0")
             self._conn.execute(f"SET application_name = '{GUARDIAN}'".encode())
+            self._connected_at = time.monotonic()
         return self._conn
 
     def try_on(self, index: int) -> None:
-        """Run the command that switches on, of what is on: if it fails, all is as it was."""
+        """Run the command that switches on, of what is on: if it fails, all is as it was.
+
+        Raises UsageError, with nothing done, if the server does not show that it is on.
+        """
         switch = self.switches[index]
+        if switch.setting and not self._is_shown(switch):
+            conn = self.connect()
+            now = configuration.shown(switch.setting, configuration.current(conn, switch.setting))
+            raise UsageError(
+                f"--switch {switch.name}: {switch.setting} is {now} now, and not the value that "
+                f"was given for the time when {switch.name} is on, as it is to be now: give the "
+                "value that the server shows, or switch it on first"
+            )
         try:
-            run(switch.on, _switching(switch, True))
+            self._run(switch, on=True)
         except NotReturned:
             self.touched[index] = True  # it was ended half-way
             raise
@@ -101,7 +124,7 @@ class Changer:
         if switch.kind == "setting":
             self._set(switch, self.before[index], on)
         elif switch.kind == "commands":
-            run(switch.on if on else switch.off, _switching(switch, on))
+            self._run(switch, on=on)
             if switch.setting:
                 self._wait_until_shown(switch, on)
         elif on:
@@ -110,6 +133,11 @@ class Changer:
             self._running[index].end()
             del self._running[index]
         self.on[index], self.touched[index] = on, on != switch.is_left_on
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a session."""
+        return self._conn is not None and not self._conn.closed
 
     @property
     def waits_for_server(self) -> bool:
@@ -147,7 +175,10 @@ class Changer:
             assert before is not None
             conn = self.connect()
             configuration.require_same(conn, before, (switch.setting, switch.value))
+            if self.resumes and not configuration.stands(conn, switch.setting, switch.value):
+                self._let_others_end(conn, switch)
             said = configuration.put_back(conn, switch.setting, switch.value, before)
+            self.left_alone |= self.resumes and not said.as_before
             self.on[index] = False
             return [said]
         if switch.kind == "process":
@@ -155,13 +186,31 @@ class Changer:
             left = process.stop() if process is not None else ""
             self.on[index] = False
             return [PutBack(left, as_before=False)] if left else []
-        run(switch.on, _switching(switch, True))
+        if self.note is not None:
+            end_earlier(self.note)
+        run(switch.on, _switching(switch, True), self.note)
         self.on[index] = True
         return [PutBack(f"{switch.name} is on again")]
+
+    def _run(self, switch: Switch, *, on: bool) -> None:
+        command = switch.on if on else switch.off
+        run(command, _switching(switch, on), self.note, self.hurry)
+
+    def _let_others_end(self, conn: psycopg.Connection[Any], switch: Switch) -> None:
+        """Raise an error while the value that is there may be that of another weighing.
+
+        It began while we had no session, took our value for the one before, and puts that back.
+        """
+        check_alone(conn)
+        if time.monotonic() - self._connected_at < _OTHERS_S:
+            raise MeasurementError(
+                f"{switch.setting} has a value that is not ours: another weighing may have set it"
+            )
 
     def _set(self, switch: Switch, before: Before | None, on: bool) -> None:
         assert before is not None
         configuration.require_same(self.connect(), before)
+        check_alone(self.connect())  # one that was away may be back, with more to put back
         ours, theirs = switch.value, before.entry
         value, expected = (ours, theirs) if on else (theirs, ours)
         try:
@@ -180,12 +229,13 @@ class Changer:
         """Until pg_settings shows what a provider's command has changed."""
         until = time.monotonic() + COMMAND_S
         while True:
-            row = self.connect().execute(_SHOWN, (switch.setting,)).fetchone()
-            if row is None:
-                raise UsageError(f"the server has no setting {switch.setting}")
-            shown = switch.value.lower() in {str(form).lower() for form in row}
-            if shown == on:
+            if self._is_shown(switch) == on:
                 return
+            if self.hurry():
+                raise MeasurementError(
+                    f"everything is put back, although {switch.setting} does not show yet that "
+                    f"{switch.name} is {'on' if on else 'off'}"
+                )
             if time.monotonic() > until:
                 state = "not shown" if on else "still shown"
                 raise MeasurementError(
@@ -193,6 +243,12 @@ class Changer:
                     f"after the command of {switch.name}"
                 )
             time.sleep(_SHOWN_POLL_S)
+
+    def _is_shown(self, switch: Switch) -> bool:
+        row = self.connect().execute(_SHOWN, (switch.setting,)).fetchone()
+        if row is None:
+            raise UsageError(f"the server has no setting {switch.setting}")
+        return switch.value.lower() in {str(form).lower() for form in row}
 
 
 def _switching(switch: Switch, on: bool) -> str:

@@ -8,6 +8,9 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
+from typing import IO, Protocol
 
 import psutil
 
@@ -25,34 +28,88 @@ _KEEPER = "pgtare.weighing.whole_server.process_keeper"
 _TAIL_BYTES = 300
 #: Keeps up to 4 MiB, each line as it comes, and reads the rest.
 _READ = "dd bs=512 count=8192; exec cat >/dev/null"
-#: A command with its shell, which takes all that it has started with it when it is ended. It asks
-#: twice: a shell that has just been forked loses a signal while it sets up its own.
-_LED = """trap 'trap "" TERM; kill 0; sleep 0.2; kill 0' TERM
-(
-{}
-) &
-wait $!"""
+#: Ends a command with all that it has started when the process that runs us is gone: then this
+#: input ends. It asks twice: a shell that has just been forked loses a signal while it sets up its
+#: own. A shell around the command could do so, but what it runs meanwhile ignores Ctrl-C for good.
+_WATCH = """read -r leader; read -r end; kill -0 "$leader" || exit
+kill -s TERM -- -"$leader"; sleep 0.2; kill -s TERM -- -"$leader\""""
+_POLL_S = 0.2
+#: How far a process's start may be from the time that was noted, in s.
+_SAME_START_S = 5.0
 
 
 class NotReturned(MeasurementError):
     """A command was ended, as it did not return."""
 
 
-def run(command: str, what: str) -> None:
+class Note(Protocol):
+    """Where it is kept which command is under way: a shell that leads a session of its own."""
+
+    def begins(self) -> None:
+        """Called by the shell before its command."""
+
+    def is_over(self) -> None:
+        """Its command has returned, or nothing of it is left."""
+
+    def read(self) -> tuple[int, float] | None:
+        """The session, and when it began, in s since 1970."""
+
+
+def run(
+    command: str, what: str, note: Note | None = None, hurry: Callable[[], bool] = lambda: False
+) -> None:
     """Run a command until it returns. what: for the sentence if it fails.
 
+    hurry: whether everything is to be put back: then it is ended soon if it does not return.
     Raises MeasurementError if it fails, NotReturned.
     """
-    popen, output = _started(command)
-    try:
-        status = popen.wait(COMMAND_S)
-    except subprocess.TimeoutExpired:
-        signal_group(popen.pid, signal.SIGKILL)
-        popen.wait()
-        minutes = COMMAND_S / 60
-        raise NotReturned(f"{what}: the command did not return in {minutes:.0f} min") from None
+    started = Started(command, note)
+    popen, limit_s = started.popen, COMMAND_S
+    until, hurries = time.monotonic() + limit_s, False
+    while popen.poll() is None and time.monotonic() < until:
+        if not hurries and hurry():
+            hurries, limit_s = True, min(limit_s, ENDS_S)
+            until = min(until, time.monotonic() + limit_s)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            popen.wait(_POLL_S)
+    status = popen.poll()
+    if status is None:
+        started.end()
+    started.close()
+    if note is not None and (status is not None or not _of_session(popen.pid)):
+        note.is_over()
+    if status is None:
+        limit = f"{limit_s:.0f} s" if limit_s < 60 else f"{limit_s / 60:.0f} min"
+        raise NotReturned(f"{what}: the command did not return in {limit}, and was ended")
     if status:
-        raise MeasurementError(f"{what}: the command failed (status {status}){output.text()}")
+        raise MeasurementError(f"{what}: the command failed (status {status}){started.text()}")
+
+
+def end_earlier(note: Note) -> None:
+    """Wait for the end of a command that a process ran which was killed; end it if it takes long.
+
+    Raises MeasurementError if it cannot be ended: what it does last would undo what we do now.
+    """
+    found = note.read()
+    if found is None:
+        return
+    session, began_s = found
+    left = _of_session(session)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            if process.pid == session and abs(process.create_time() - began_s) > _SAME_START_S:
+                left = []  # another process has its number by now
+                break
+    _, left = psutil.wait_procs(left, LONGEST_END_S)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, 1)
+    if left and (left := _of_session(session)):
+        raise MeasurementError(
+            f"the command that was under way still runs (process {left[0].pid}): end it, or wait"
+        )
+    note.is_over()
 
 
 class Process:
@@ -138,19 +195,73 @@ def _group(process: psutil.Process) -> int | None:
         return None
 
 
-def _started(command: str) -> tuple[subprocess.Popen[bytes], _Output]:
-    output = _Output()
-    popen = subprocess.Popen(  # noqa: S602 the user's own command
-        _LED.format(command),
-        shell=True,
-        stdin=subprocess.DEVNULL,
-        stdout=output.pipe,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=die_with(os.getpid()),
-    )
-    os.close(output.pipe)
-    return popen, output
+def _of_session(session: int) -> list[psutil.Process]:
+    """What runs in a session."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            of_it = os.getsid(process.pid) == session
+            if of_it and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+class Started:
+    """A command under way, which ends with the process that runs us."""
+
+    def __init__(self, command: str, note: Note | None = None) -> None:
+        self._output, self._note = _Output(), note
+        reads, self._pipe = os.pipe()
+        self._watch = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH],
+            stdin=reads,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+        os.close(reads)
+        try:
+            self.popen = subprocess.Popen(  # noqa: S602 the user's own command
+                command,
+                shell=True,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output.pipe,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=self._begin,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(self._output.pipe)
+
+    def _begin(self) -> None:
+        """In the shell, before its command: whoever is killed from now on leaves a trace of it."""
+        for signum in (signal.SIGINT, signal.SIGQUIT):
+            signal.signal(signum, signal.SIG_DFL)
+        os.write(self._pipe, f"{os.getpid()}\n".encode())
+        if self._note is not None:
+            self._note.begins()
+
+    def end(self) -> None:
+        """End it with all that it has started."""
+        signal_group(self.popen.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(_STARTS_S)
+        end_group(self.popen.pid)
+        self.popen.wait()
+
+    def close(self) -> None:
+        """What it has left running may outlive us."""
+        self._watch.kill()
+        self._watch.wait()
+        os.close(self._pipe)
+
+    def text(self) -> str:
+        """What it has printed, as the end of a sentence."""
+        return self._output.text()
 
 
 class _Output:
@@ -161,7 +272,7 @@ class _Output:
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 for as long as we are
+        self._file = _temporary_file()
         reads, self.pipe = os.pipe()
         self._reader = subprocess.Popen(
             ["/bin/sh", "-c", _READ],
@@ -181,3 +292,11 @@ class _Output:
         last = os.pread(self._file.fileno(), _TAIL_BYTES, max(end - _TAIL_BYTES, 0))
         text = " ".join(last.decode(errors="replace").split())
         return f": {text}" if text else ""
+
+
+def _temporary_file() -> IO[bytes]:
+    """For as long as we are. Without a place for it what is printed is lost, and nothing else."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return open(os.devnull, "w+b")

@@ -113,7 +113,10 @@ WHERE name = 'data_directory' AND NOT pg_catalog.pg_is_in_recovery()
 """
 _ENTRY = """
 SELECT setting FROM pg_catalog.pg_file_settings
-WHERE lower(name) = %s AND sourcefile LIKE '%%postgresql.auto.conf'
+WHERE lower(name) = %s AND sourcefile = (
+    SELECT setting || '/postgresql.auto.conf' FROM pg_catalog.pg_settings
+    WHERE name = 'data_directory'
+)
 ORDER BY seqno DESC LIMIT 1
 """
 #: Files that were changed after they were read: configuration, and who may connect. The server
@@ -215,7 +218,7 @@ def is_secret(name: str) -> bool:
     return is_private(name, is_text=not name.startswith(_ONLY_COUNT))
 
 
-def _shown(name: str, entry: str | None) -> str:
+def shown(name: str, entry: str | None) -> str:
     """An entry in a sentence that may be kept in a result."""
     return "its default" if not entry else "another value" if is_secret(name) else entry
 
@@ -261,7 +264,7 @@ def look(
                 f"--reload {switch.name}: {managed[0]} writes this server's configuration: {other}"
             )
         refuse_pending(conn)
-        entry, value = _entry(conn, name), _value(conn, name)
+        entry, value = _entry(conn, name), current(conn, name)
         server = conn.execute(_IDENTITY).fetchone()
         may = conn.execute(_MAY, (name,)).fetchone()
     except errors.InsufficientPrivilege as ex:
@@ -307,6 +310,15 @@ def is_same(server: str, other: str) -> bool:
     (system, *mine), (other_system, *others) = server.split("/"), other.split("/")
     pairs = zip(mine, others, strict=False)
     return system == other_system and any(one and one == its for one, its in pairs)
+
+
+def has_same_start(server: str, other: str) -> bool:
+    """Whether two servers that are the same as far as is seen are no copies of each other.
+
+    A copy of the disk has the times of its files as well, but cannot have been started at once.
+    """
+    started, other_started = (one.split("/")[2:] for one in (server, other))
+    return any(started) and started == other_started
 
 
 def require_same(
@@ -394,7 +406,7 @@ def _refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | No
     entry = _entry(conn, name)
     if entry != expected:
         raise MeasurementError(
-            f"somebody else has set {name} to {_shown(name, entry)} meanwhile: it is left so"
+            f"somebody else has set {name} to {shown(name, entry)} meanwhile: it is left so"
         )
 
 
@@ -412,12 +424,18 @@ def change(
     _refuse_foreign(conn, name, expected)
     _alter(conn, name, value)
     reload(conn)
-    return _value(conn, name)
+    return current(conn, name)
 
 
-def _value(conn: psycopg.Connection[Any], name: str) -> str:
+def current(conn: psycopg.Connection[Any], name: str) -> str:
+    """What a setting is in this session."""
     row = conn.execute(_VALUE, (name,)).fetchone()
     return str(row[0]) if row else ""
+
+
+def stands(conn: psycopg.Connection[Any], name: str, ours: str) -> bool:
+    """Whether postgresql.auto.conf has our value."""
+    return _entry(conn, name) == ours
 
 
 def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before) -> PutBack:
@@ -427,11 +445,11 @@ def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before
         edited = _edited(conn)
     entry = _entry(conn, name)
     if entry == before.entry:
-        if _value(conn, name) != before.value:  # taken out of the file, and still in force
+        if current(conn, name) != before.value:  # taken out of the file, and still in force
             reload(conn)
         return PutBack(f"{name} is as it was")
     if entry != ours:
-        said = f"{name} was left alone: somebody else has set it to {_shown(name, entry)}"
+        said = f"{name} was left alone: somebody else has set it to {shown(name, entry)}"
         return PutBack(said, as_before=False)
     _alter(conn, name, before.entry)
     reload(conn)

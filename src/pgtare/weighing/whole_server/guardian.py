@@ -3,6 +3,7 @@
 It is asked by lines of JSON and answers each with one. When the pipe closes without a farewell, the
 command was killed: then it puts things back, and tries again for as long as the server is away. If
 nothing is asked for too long, the command was stopped or is blocked: then it puts things back, too.
+It looks at the pipe while it waits for what it was asked, so that this is no reason to be late.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from pgtare.postgres.own_session import first_line
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.whole_server.changer import Changer, check_alone
 from pgtare.weighing.whole_server.configuration import Before
+from pgtare.weighing.whole_server.restore_file import RunningNote
 
 #: For how long it tries to reach the server after the command's end, in s.
 PATIENCE_S = 24 * 3600.0
 #: Pauses between tries grow from the first to the last, in s: a command may fail each time. A
-#: server that is back is to have its setting back soon.
-_RETRY_S, _LONGEST_S, _LONGEST_SERVER_S = 1.0, 60.0, 5.0
+#: server that is back is to have its setting back soon, and before another weighing takes ours for
+#: the value before.
+_RETRY_S, _LONGEST_S, _LONGEST_SERVER_S, _AWAY_S = 1.0, 60.0, 5.0, 0.3
 
 
 def serve() -> None:
@@ -41,6 +44,9 @@ def serve() -> None:
         [Switch(**one) for one in first["switches"]],
         [Before(**one) if one else None for one in first["before"]],
         touched=first["touched"],
+        note=RunningNote(first["lock"], len(first["switches"])),
+        hurry=pipe.has_more,
+        resumes=any(first["touched"]),
     )
     file = Path(first["file"])
     paused, lease_s = False, float(first["lease_s"])
@@ -74,6 +80,12 @@ class _Pipe:
 
     def __init__(self) -> None:
         self._text = b""
+        self._poll = select.poll()
+        self._poll.register(0, select.POLLIN)
+
+    def has_more(self) -> bool:
+        """Whether something was asked before the answer, which is to put back, or it has ended."""
+        return bool(self._text or self._poll.poll(0))
 
     def read(self, wait_s: float | None) -> dict[str, Any] | None:
         """What is asked next; None at the end. Raises TimeoutError."""
@@ -102,15 +114,21 @@ def _obey(changer: Changer, asked: dict[str, Any], file: Path) -> dict[str, Any]
         changer.switch(int(asked["index"]), bool(asked["on"]))
         return {"leaders": changer.leaders}
     _try_to_put_back(changer, asked["patience_s"], lambda: changer.waits_for_server)
-    file.unlink(missing_ok=True)
+    _remove(file, changer)
     return {"done": changer.done}
 
 
 def _put_back(changer: Changer, file: Path) -> None:
     with contextlib.suppress(Exception):
         _try_to_put_back(changer, PATIENCE_S, lambda: True)
-        file.unlink(missing_ok=True)
+        _remove(file, changer)
     changer.close()
+
+
+def _remove(file: Path, changer: Changer) -> None:
+    """All is put back. What was left alone may be another weighing's, so it is looked at again."""
+    if not changer.left_alone:
+        file.unlink(missing_ok=True)
 
 
 def _try_to_put_back(
@@ -125,7 +143,8 @@ def _try_to_put_back(
         except Exception:
             if not may_get_better() or time.monotonic() + pause_s > until:
                 raise
-        time.sleep(pause_s)
+        is_away = changer.waits_for_server and not changer.is_connected
+        time.sleep(_AWAY_S if is_away else pause_s)
         longest_s = _LONGEST_SERVER_S if changer.waits_for_server else _LONGEST_S
         pause_s = min(1.2 * pause_s, longest_s)
 

@@ -45,7 +45,7 @@ class SwitchGuard:
     def __init__(self, dsn: str, file: RestoreFile, window_s: float = 0.0) -> None:
         self.file, self._lease_s = file, window_s + LEASE_S
         # what is done in its stead knows what may be in force, not which processes it started
-        self._instead = Changer(dsn, file.switches, file.before)
+        self._instead = Changer(dsn, file.switches, file.before, note=file.running)
         #: First processes of the switches that are one, while they run.
         self.leaders: dict[int, int] = {}
         self._asked, self._over, self._dsn = 0, False, dsn
@@ -82,6 +82,7 @@ class SwitchGuard:
             "touched": self._instead.touched,
             "lease_s": self._lease_s,
             "file": str(self.file.path),
+            "lock": self.file.lock,
         }
         _tell(process, first)
         return process
@@ -160,8 +161,17 @@ class SwitchGuard:
             raise self._failed from None
         finally:
             self._farewell()
-        self._done = [*self._instead.done, *(PutBack(*one) for one in done)]
+        self._done = self._said([*self._instead.done, *(PutBack(*one) for one in done)])
         return self._done
+
+    def _said(self, done: Sequence[PutBack]) -> list[PutBack]:
+        """With the name of the file, if it is kept."""
+        kept = f"; {self.file.path} is kept: if all is as you want it, remove it"
+        is_kept = self.file.path.exists()
+        return [
+            one if one.as_before or not is_kept else PutBack(one.text + kept, as_before=False)
+            for one in done
+        ]
 
     def _statements(self) -> Iterator[str]:
         """What puts settings back. Results show it, so values that may be secret are left out."""
@@ -195,7 +205,7 @@ class SwitchGuard:
                 self._take_over()
             answer = json.loads(line)
             if "paused" in answer:
-                self._done = [PutBack(*one) for one in answer["paused"]]
+                self._done = self._said([PutBack(*one) for one in answer["paused"]])
                 self._farewell()
                 raise MeasurementError(
                     f"this command was stopped, or blocked, for {self._lease_s:.0f} s: everything "
@@ -222,7 +232,9 @@ class SwitchGuard:
         finally:
             self._instead.close()
         self._farewell()
-        self.file.remove()
+        if all(one.as_before for one in self._done):
+            self.file.remove()
+        self._done = self._said(self._done)
         raise MeasurementError(f"{_KILLED}, so it was done at once")
 
     def _end_processes(self) -> None:

@@ -238,14 +238,19 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
                     ]
                 )
             )
-        stages.say("\n".join(["first, what a weighing that was killed has left:", *by_hand]))
-        changer = Changer(dsn, switches, befores, touched=[True for _ in left])
+        changer = Changer(dsn, switches, befores, touched=[True for _ in left], note=file.running)
         try:
             sessions.append(changer.connect().info.backend_pid)
+            check_alone(changer.connect(), sessions)
+            stages.say("\n".join(["first, what a weighing that was killed has left:", *by_hand]))
             if not configuration.is_same(file.server, configuration.identity(changer.connect())):
                 raise MeasurementError("another server answers at this address")
+            is_done = True
             for done in changer.put_back():
                 stages.say(f"left by a weighing that was killed: {done.text}")
+                is_done = is_done and done.as_before
+        except UsageError:
+            raise
         except Exception as ex:
             raise MeasurementError(
                 f"what a killed weighing has left cannot be put back ({ex}): do it by hand, as "
@@ -253,7 +258,15 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
             ) from ex
         finally:
             changer.close()
-        file.remove()
+        if not is_done:
+            stages.say(f"{file.path} is kept: if all is as you want it, remove it")
+        elif not configuration.has_same_start(file.server, server):
+            stages.say(
+                f"{file.path} is kept: the server was started since, and may be a copy of the one "
+                "that was changed. If there is no other one, remove it; else do what it says there"
+            )
+        else:
+            file.remove()
     return sessions
 
 

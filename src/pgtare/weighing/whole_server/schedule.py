@@ -113,17 +113,21 @@ class Schedule:
         pair_s: what two blocks of runs take, in which nothing is asked of the guardian.
         """
         self.guard.allow(2 * pair_s)
+        none = [False for _ in self.switches]
+        for index, switch in enumerate(self.switches):
+            if switch.is_left_on:  # before any is off
+                say(f"trying what switches {switch.name} on")
+                self.guard.try_on(index)
         for index, switch in enumerate(self.switches):
             waits = ""
             if switch.kind == "commands":
                 minutes = f"{COMMAND_S / 60:.0f} minutes"
                 waits = f"; each command must return, and is given up after {minutes}"
             say(f"trying {switch.name}: on and off{waits}")
-            if switch.is_left_on:
-                self.guard.try_on(index)
-            states = [False for _ in self.switches]
-            self.guard.set([i == index for i in range(len(states))])
-            self.guard.set(states)
+            if switch.kind == "commands" and switch.setting:
+                self.guard.set(none)  # so that the server shows what the command on does
+            self.guard.set([i == index for i in range(len(none))])
+            self.guard.set(none)
 
     def advance(self) -> bool:
         """Called before each block of runs; False if there are no more windows.
