@@ -114,16 +114,14 @@ class Schedule:
         """
         self.guard.allow(2 * pair_s)
         none = [False for _ in self.switches]
+        minutes = f"{COMMAND_S / 60:.0f} minutes"
+        waits = f"; each command must return, and is given up after {minutes}"
         for index, switch in enumerate(self.switches):
             if switch.is_left_on:  # before any is off
-                say(f"trying what switches {switch.name} on")
+                say(f"trying the command that switches {switch.name} on{waits}")
                 self.guard.try_on(index)
         for index, switch in enumerate(self.switches):
-            waits = ""
-            if switch.kind == "commands":
-                minutes = f"{COMMAND_S / 60:.0f} minutes"
-                waits = f"; each command must return, and is given up after {minutes}"
-            say(f"trying {switch.name}: on and off{waits}")
+            say(f"trying {switch.name}: on and off{waits if switch.kind == 'commands' else ''}")
             if switch.kind == "commands" and switch.setting:
                 self.guard.set(none)  # so that the server shows what the command on does
             self.guard.set([i == index for i in range(len(none))])
