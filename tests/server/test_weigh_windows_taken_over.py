@@ -16,11 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
+from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.whole_server import configuration
+from pgtare.weighing.whole_server import changer, configuration
 from pgtare.weighing.whole_server.schedule import Schedule
 from tests import windows
 from tests.server.test_weigh_windows import (
@@ -108,6 +109,37 @@ def test_a_second_weighing_does_not_keep_a_guardian_from_its_work(
         assert "another weighing switches" in words or "somebody else has set" in words, words
         assert second.returncode == 1
         eventually(lambda: entries(cluster) == [("4MB",)])
+
+
+def test_two_guardians_that_were_away_do_not_wait_for_each_other(
+    server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has set a third value meanwhile."""
+    monkeypatch.setattr(changer, "_OTHERS_S", 0.0)
+    with session(server) as conn:
+        before = configuration.look(conn, SETTING)
+    guardians = [
+        changer.Changer(server.dsn(), [switch], [before], touched=[True], resumes=True)
+        for switch in (SETTING, OTHER)
+    ]
+    for guardian in guardians:
+        guardian.connect()
+    set_and_reload(server, "ALTER SYSTEM SET work_mem = '9MB'")
+    try:
+        with pytest.raises(UsageError, match="another weighing"):
+            guardians[1].put_back()
+        for guardian in guardians:
+            (said,) = guardian.put_back()
+            assert said.text.endswith("left alone: somebody else has set it to 9MB")
+            assert guardian.left_alone
+            session_id = guardian.connect().info.backend_pid
+            guardian.close()
+            with session(server) as conn:
+                gone = f"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = {session_id}"
+                eventually(lambda query=gone, on=conn: one(on, query))
+    finally:
+        set_and_reload(server, "ALTER SYSTEM RESET work_mem")
+        eventually(lambda: entries(server) == [("4MB",)])
 
 
 def test_what_a_guardian_left_alone_is_said_by_the_next_weighing(
@@ -224,7 +256,7 @@ def test_a_value_that_is_not_shown_is_found_before_anything_is_switched(
     weighed = windows.start(server.dsn(), [switch], places[0])
     _, err = weighed.communicate(timeout=60)
     assert weighed.returncode == 1
-    assert "--switch x: work_mem is 4MB now" in " ".join(err.split()), err
+    assert "--switch x: it must be on now, but work_mem is 4MB" in " ".join(err.split()), err
     assert not ran.exists()
     assert not restore_files(places[0])
 

@@ -31,6 +31,12 @@ _OTHERS = """
 SELECT pid FROM pg_catalog.pg_stat_activity
 WHERE application_name = %s AND pid <> pg_catalog.pg_backend_pid() AND pid <> ALL (%s) LIMIT 1
 """
+#: Guardians that were away, too: another weighing does not begin while we are here.
+_LATER = """
+SELECT pid FROM pg_catalog.pg_stat_activity WHERE application_name = %s AND backend_start > (
+    SELECT backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid()
+)
+"""
 
 
 def check_alone(conn: psycopg.Connection[Any], ours: Sequence[int] = ()) -> None:
@@ -106,9 +112,8 @@ class Changer:
             conn = self.connect()
             now = configuration.shown(switch.setting, configuration.current(conn, switch.setting))
             raise UsageError(
-                f"--switch {switch.name}: {switch.setting} is {now} now, and not the value that "
-                f"was given for the time when {switch.name} is on, as it is to be now: give the "
-                "value that the server shows, or switch it on first"
+                f"--switch {switch.name}: it must be on now, but {switch.setting} is {now}, not "
+                "what you gave: give the value that the server shows, or switch it on first"
             )
         try:
             self._run(switch, on=True)
@@ -201,7 +206,8 @@ class Changer:
 
         It began while we had no session, took our value for the one before, and puts that back.
         """
-        check_alone(conn)
+        # those that came later wait for us, unless their value is there: then it is not for long
+        check_alone(conn, [row[0] for row in conn.execute(_LATER, (GUARDIAN,)).fetchall()])
         if time.monotonic() - self._connected_at < _OTHERS_S:
             raise MeasurementError(
                 f"{switch.setting} has a value that is not ours: another weighing may have set it"
