@@ -128,6 +128,13 @@ def test_a_server_compared_with_itself_is_said_to_be(two: tuple[str, str]) -> No
     assert "b and a are the same server" in done.stdout
 
 
+def test_a_server_is_the_same_in_another_time_zone(two: tuple[str, str]) -> None:
+    elsewhere = make_conninfo(two[0], options="-c TimeZone=Asia/Tokyo -c DateStyle=German")
+    done = in_process(f"weigh {servers(two[0], elsewhere)} --dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "b and a are the same server" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

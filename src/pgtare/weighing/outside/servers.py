@@ -57,7 +57,7 @@ _OF_PLACE = frozenset(
 )
 _SERVER = """
 SELECT pg_catalog.current_setting('server_version'), pg_catalog.pg_is_in_recovery(),
-       pg_catalog.pg_postmaster_start_time()::text
+       extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text
 """
 
 

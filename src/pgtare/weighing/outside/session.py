@@ -53,7 +53,11 @@ def control_session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
         yield conn
 
 
-_LIFE = "SELECT pg_catalog.pg_postmaster_start_time()::text, pg_catalog.pg_is_in_recovery()"
+#: As a number: a session may have any style of dates.
+_LIFE = (
+    "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text,"
+    " pg_catalog.pg_is_in_recovery()"
+)
 _ELSEWHERE = (
     "the connection string led to another server than before, or the server was restarted: connect "
     "to the server itself, not to several behind one address"
