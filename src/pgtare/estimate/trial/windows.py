@@ -49,8 +49,8 @@ def windows_that_stand_out(
 ) -> int | None:
     """In how many of its windows an arm took nearly all that it took, if in fewer than half.
 
-    None if it took something in most of them, or nothing that stands out. What acts so seldom may
-    have acted more or less often by chance: no interval over a few windows holds.
+    None if it took something in most of them, or nothing that stands out, or nothing in all. What
+    acts so seldom may have acted more or less often by chance: no interval over a few windows holds.
     """
     extra, noise = [], []
     for own, base in _of_blocks(values, blocks, arms, arm, reference):
@@ -61,7 +61,10 @@ def windows_that_stand_out(
         return None
     spread = math.sqrt(2 * float(np.mean(np.square(noise))))
     clear = mine > max(_STANDS_OUT * spread, 2 * _BY_HALF * max(noise), 1e-9)
-    if not 0 < clear.sum() < len(mine) / 2 or mine[clear].sum() < _MOST_OF_IT * mine.sum():
+    if not 0 < clear.sum() < len(mine) / 2:
+        return None
+    total = float(mine.sum())
+    if total <= 0 or mine[clear].sum() < _MOST_OF_IT * total:
         return None
     return int(clear.sum())
 
