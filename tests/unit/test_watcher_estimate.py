@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from pgtare.kit import machine
 from pgtare.kit.interval import Interval
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.switches import Switch
+from pgtare.weighing.whole_server.commands import Process
 from pgtare.weighing.whole_server.schedule import AFTER_OFF_S, Schedule
 from pgtare.weighing.whole_server.watcher_time import WatcherTime, WindowTime, own_time
 from tests.sessions import eventually
@@ -67,6 +69,16 @@ def test_what_acts_seldom_is_seen(made: Made, least: float, most: float) -> None
         if made is seldom and found is not None:
             assert abs(found - (values[arms == 2] > 5).sum()) <= 1
     assert least <= marked / acted <= most, (marked, acted)
+
+
+def test_a_window_that_stands_out_is_not_most_of_nothing() -> None:
+    """What it took in one window it took less in the others."""
+    blocks, arms = np.repeat(np.arange(11), 3), np.tile([0, 1, 2], 11)
+    values = np.where(arms == 2, -0.1, 0.0) + 0.01 * (arms == 1)
+    values[2] = 0.9
+    assert windows_that_stand_out(values, blocks, arms, 2, (0, 1)) is None
+    values[arms == 2] += 0.1
+    assert windows_that_stand_out(values, blocks, arms, 2, (0, 1)) == 1
 
 
 def test_a_skewed_cost_has_fewer_degrees_of_freedom() -> None:
@@ -222,6 +234,25 @@ def test_a_process_without_children_is_read_exactly() -> None:
     me = machine.processes()[os.getpid()]
     alone = {1_000_000_000: me._replace(has_outlived=False, session=7)}
     assert own_time(alone, 7).unread_ns == 0
+
+
+BURNS = """
+import time
+until = time.process_time() + 0.2
+while time.process_time() < until:
+    pass
+time.sleep(60)
+"""
+
+
+def test_what_detaches_itself_counts_as_well() -> None:
+    """Two of them: one whose parent goes on, and one that is adopted."""
+    burn = shlex.join([sys.executable, "-c", BURNS])
+    process = Process(f"setsid {burn} & (setsid {burn} &); sleep 60", "--switch x")
+    try:
+        eventually(lambda: own_time(machine.processes(), process.pid).ns > 0.4e9, 30)
+    finally:
+        process.end()
 
 
 def test_intervals_hold_with_a_noise_of_minutes() -> None:

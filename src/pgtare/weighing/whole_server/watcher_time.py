@@ -168,11 +168,15 @@ class OwnTime:
 
 
 def own_time(found: Mapping[int, machine.ProcessTimes], leader: int) -> OwnTime:
-    """So far, of all processes of a leader's session."""
+    """So far, of a leader, of all that it started, and of what is left of its session.
+
+    What detaches itself (`setsid`, a daemon) is adopted by the leader, which keeps it.
+    """
     tick_ns = 1e9 * machine.tick_s()
     ns = unread_ns = 0.0
+    below = _below(found, leader)
     for pid, each in found.items():
-        if each.session != leader:
+        if each.session != leader and pid not in below:
             continue
         exact = machine.schedstat(pid)
         ns += exact[0] if exact is not None else tick_ns * each.own
@@ -180,6 +184,20 @@ def own_time(found: Mapping[int, machine.ProcessTimes], leader: int) -> OwnTime:
         if each.has_outlived:
             unread_ns += 2 * tick_ns
     return OwnTime(ns, unread_ns)
+
+
+def _below(found: Mapping[int, machine.ProcessTimes], leader: int) -> set[int]:
+    """A process, its children, their children, and so on."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, each in found.items():
+        children[each.parent].append(pid)
+    below, left = set[int](), [leader]
+    while left:
+        pid = left.pop()
+        if pid not in below:
+            below.add(pid)
+            left += children[pid]
+    return below
 
 
 def kinds_of_application(windows: Sequence[WindowTime], reference: Sequence[int]) -> set[Kind]:
