@@ -31,6 +31,12 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.directories import DIRECTORY_VARIABLE
 from pgtare.weighing.outside import run as outside_run
+from pgtare.weighing.outside.session import (
+    control_session,
+    driven_session,
+    require_follows,
+    without_own,
+)
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.whole_server import (
@@ -999,6 +1005,44 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
 )
 def test_what_cannot_be_switched_says_why(server: Cluster, option: str, words: str) -> None:
     assert words in refused(f"weigh --dsn {{}} {option}", server.dsn())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("idle_session_timeout", "9min"),
+        ("lock_timeout", "6s"),
+        ("idle_in_transaction_session_timeout", "6s"),
+        ("client_connection_check_interval", "6s"),
+        ("default_transaction_isolation", "repeatable read"),
+    ],
+)
+def test_a_setting_that_is_weighed_is_not_set_in_our_sessions(
+    wheel: Binaries, setting: str, value: str
+) -> None:
+    """The server's value is what is there without it, and in the session that pays."""
+    with Cluster(wheel, {setting: value}) as cluster:
+        ours = "0" if value.endswith(("s", "min")) else "read committed"
+        option = f"--reload 'x: {setting} = {ours}' --allow {setting} --dry-run"
+        done = in_process(f"weigh --dsn {{}} {option}", cluster.dsn())
+        assert done.returncode == 0, done.stderr
+        assert f"{setting} is {value} now" in " ".join(done.stdout.split())
+        with control_session(cluster.dsn()) as control:
+            before = one(control, f"SHOW {setting}")
+            with driven_session(cluster.dsn(), control, writes=False, weighed=[setting]) as driven:
+                require_follows(driven, "--reload x", setting)
+                assert one(driven, f"SHOW {setting}") == value
+            with without_own(control, setting):
+                assert one(control, f"SHOW {setting}") == value
+            assert one(control, f"SHOW {setting}") == before
+
+
+def test_a_setting_that_our_session_needs_is_not_weighed(server: Cluster) -> None:
+    name = "default_transaction_read_only"
+    option = f"--reload 'x: {name} = on' --allow {name}"
+    sentence = refused(f"weigh --dsn {{}} {option}", server.dsn())
+    assert f"--reload x: {name} is set by pgtare" in sentence
+    assert "say --writes" in sentence
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,9 @@ def windows_that_stand_out(
 ) -> int | None:
     """In how many of its windows an arm took nearly all that it took, if in fewer than half.
 
-    None if it took something in most of them, or nothing that stands out, or nothing in all. What
-    acts so seldom may have acted more or less often by chance: no interval over a few windows holds.
+    None if it took something in most of them, or nothing that stands out, or nothing in all.
+    What acts so seldom may have acted more or less often by chance: no interval over a few windows
+    holds.
     """
     extra, noise = [], []
     for own, base in _of_blocks(values, blocks, arms, arm, reference):

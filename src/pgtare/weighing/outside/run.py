@@ -32,7 +32,13 @@ from pgtare.weighing.outside import log_growth, servers, settings_probe
 from pgtare.weighing.outside.loops import MOST_TPS, Loops, Seat
 from pgtare.weighing.outside.recording import OutsideRecording, record, unwatched, warm_up
 from pgtare.weighing.outside.servers import FoundServer, ServerSessions
-from pgtare.weighing.outside.session import READ_ONLY_SETTING, control_session, driven_session, end
+from pgtare.weighing.outside.session import (
+    READ_ONLY_SETTING,
+    control_session,
+    driven_session,
+    end,
+    require_follows,
+)
 from pgtare.weighing.outside.transactions import (
     LOOK_UP,
     LookUps,
@@ -332,7 +338,14 @@ def driver(control: psycopg.Connection[Any], dsn: str, plan: Plan) -> Iterator[L
     request = plan.request
     rng = random.Random(request.seed)
     source = source_of([control], plan, rng)
-    with driven_session(dsn, control, writes=request.writes) as conn:
+    weighed = {
+        one.setting: f"{'--reload' if one.kind == 'setting' else '--switch'} {one.name}"
+        for one in request.switches
+        if one.setting
+    }
+    with driven_session(dsn, control, writes=request.writes, weighed=weighed) as conn:
+        for name, switch in weighed.items():
+            require_follows(conn, switch, name)
         own = settings_probe.own_values(conn, plan.design.setting_names)
         wire = Wire(conn, source.statements)
         answers = wire.prepare()

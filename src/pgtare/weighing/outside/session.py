@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import psycopg
@@ -14,12 +14,12 @@ from pgtare.postgres import own_session, pooler, signals
 #: What keeps the session from doing harm: it gives up waiting for a lock, keeps no transaction
 #: open, and ends in the middle of a statement if its client is gone. It rests as long as it wants.
 #: All of this is so in each arm.
-_HARMLESS = (
-    "SET idle_session_timeout = 0",
-    "SET lock_timeout = '5s'",
-    "SET idle_in_transaction_session_timeout = '10s'",
-    "SET client_connection_check_interval = '1s'",
-)
+_HARMLESS = {
+    "idle_session_timeout": "0",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "10s",
+    "client_connection_check_interval": "1s",
+}
 #: The script has the characteristics of transactions that the role's own sessions have.
 _ITS_OWN = ("RESET default_transaction_isolation", "RESET default_transaction_deferrable")
 _READ_ONLY = "SET default_transaction_read_only = on"
@@ -33,9 +33,30 @@ SET_ALIKE = frozenset(
         "transaction_deferrable",
         "transaction_isolation",
         "transaction_read_only",
-        *(line.split()[1] for line in _HARMLESS),
+        *_HARMLESS,
     }
 )
+
+_OWN_VALUE = """
+SELECT pg_catalog.current_setting(name) FROM pg_catalog.pg_settings
+WHERE lower(name) = %s AND source = 'session'
+"""
+_RESET_VALUE = """
+SELECT pg_catalog.set_config(name, reset_val, false) FROM pg_catalog.pg_settings
+WHERE lower(name) = %s
+"""
+_SET_VALUE = "SELECT pg_catalog.set_config(%s, %s, false)"
+#: Who sets what a session does not get from the server's configuration, and what helps.
+_SET_BY = {
+    "session": ("by pgtare, so that a script writes nothing", "say --writes if it may"),
+    "client": ("by its connection", "leave it out of the connection string and PGOPTIONS"),
+    "user": ("by its role", "connect as a role without it"),
+    "database user": ("by its role in this database", "connect as a role without it"),
+    "database": ("by its database", "connect to another one"),
+    "global": ("by ALTER ROLE ALL", "take it back there"),
+    "command line": ("by the server's command line", "start the server without it"),
+}
+_SOURCE = "SELECT source FROM pg_catalog.pg_settings WHERE lower(name) = %s"
 
 _POOLED = (
     "the connection goes through a pooler, whose sessions of the server others use after us, with "
@@ -66,22 +87,53 @@ _ELSEWHERE = (
 
 @contextlib.contextmanager
 def driven_session(
-    dsn: str, control: psycopg.Connection[Any], *, writes: bool
+    dsn: str, control: psycopg.Connection[Any], *, writes: bool, weighed: Collection[str] = ()
 ) -> Iterator[psycopg.Connection[Any]]:
     """The session in which the script runs. control: a session on the same server.
 
-    Raises MeasurementError if it is not.
+    weighed: settings of the server that are weighed, and so are not set here. Raises
+    MeasurementError if it is not the same server.
     """
     with contextlib.closing(own_session.connect(dsn, client_encoding="UTF8")) as conn:
         if pooler.rows(conn, _LIFE) != pooler.rows(control, _LIFE):
             raise MeasurementError(_ELSEWHERE)
         own_session.find_as_usual(conn)
-        for line in (*_HARMLESS, *_ITS_OWN, *(() if writes else (_READ_ONLY,))):
+        harmless = [
+            f"SET {name} = '{value}'" for name, value in _HARMLESS.items() if name not in weighed
+        ]
+        for line in (*harmless, *_ITS_OWN, *(() if writes else (_READ_ONLY,))):
             try:
                 conn.execute(line.encode())
             except psycopg.errors.InvalidParameterValue:
                 continue  # the server's system cannot see whether a client is gone
         yield conn
+
+
+@contextlib.contextmanager
+def without_own(conn: psycopg.Connection[Any], name: str) -> Iterator[None]:
+    """A session of ours meanwhile has the server's value of a setting that it has SET."""
+    own = conn.execute(_OWN_VALUE, (name,)).fetchone()
+    if own is not None:
+        conn.execute(_RESET_VALUE, (name,))
+    try:
+        yield
+    finally:
+        if own is not None:
+            conn.execute(_SET_VALUE, (name, own[0]))
+
+
+def require_follows(conn: psycopg.Connection[Any], switch: str, name: str) -> None:
+    """Raise UsageError if a session does not get the server's value of a setting.
+
+    conn: the driven session. switch: what is weighed, as it was given.
+    """
+    row = conn.execute(_SOURCE, (name,)).fetchone()
+    if row is not None and row[0] in _SET_BY:
+        by, remedy = _SET_BY[row[0]]
+        raise UsageError(
+            f"{switch}: {name} is set {by} in the session that runs the statements, where the "
+            f"server's value would seem to cost nothing: {remedy}"
+        )
 
 
 def end(control: psycopg.Connection[Any], driven: psycopg.Connection[Any]) -> None:

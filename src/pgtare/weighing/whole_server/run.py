@@ -21,7 +21,7 @@ from pgtare.postgres import chosen_host
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.recording import unwatched
 from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load, source_of
-from pgtare.weighing.outside.session import control_session
+from pgtare.weighing.outside.session import control_session, without_own
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.progress import Stages
@@ -127,10 +127,7 @@ def make_plan(
     control: psycopg.Connection[Any], request: Request
 ) -> tuple[Plan, list[Before | None]]:
     """The design, and how each setting is before. Raises UsageError for what cannot be weighed."""
-    before = [
-        configuration.look(control, switch, request.allow) if switch.kind == "setting" else None
-        for switch in request.switches
-    ]
+    before = [_before(control, switch, request.allow) for switch in request.switches]
     arms = (
         Arm("base", "base"),
         Arm("control", "control"),
@@ -145,6 +142,16 @@ def make_plan(
             f"answer: say --duration {-int(-least // 60)}m or more"
         )
     return Plan(request, design, {}, notes=unwatched({"": control})), before
+
+
+def _before(
+    control: psycopg.Connection[Any], switch: Switch, allow: frozenset[str]
+) -> Before | None:
+    """How the server's own value of a setting is, which ours may hide."""
+    if switch.kind != "setting":
+        return None
+    with without_own(control, switch.setting):
+        return configuration.look(control, switch, allow)
 
 
 def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
