@@ -25,6 +25,8 @@ def start(
     sql: str = "",
     patience_s: float = 30,
     lease_s: float = 60,
+    after_off_s: float = SETTLE_S,
+    gone_s: float = 30,
 ) -> subprocess.Popen[str]:
     """Start a weighing. place: pgtare's own directory; a directory w is written next to it."""
     asked = {
@@ -34,6 +36,8 @@ def start(
         "sql": sql,
         "patience_s": patience_s,
         "lease_s": lease_s,
+        "after_off_s": after_off_s,
+        "gone_s": gone_s,
         "out": str(place / "w"),
     }
     words = [sys.executable, "-m", "tests.windows", json.dumps(asked)]
@@ -50,7 +54,8 @@ def _weigh(asked: dict[str, Any]) -> int:
     from pgtare.weighing.weigh.request import Request
     from pgtare.weighing.whole_server import guardian_client, run, schedule
 
-    schedule.SETTLE_S = schedule.AFTER_OFF_S = SETTLE_S
+    schedule.SETTLE_S, schedule.AFTER_OFF_S = SETTLE_S, asked["after_off_s"]
+    schedule.GONE_S = asked["gone_s"]
     guardian_client.PATIENCE_S, guardian_client.LEASE_S = asked["patience_s"], asked["lease_s"]
     request = Request(
         (),

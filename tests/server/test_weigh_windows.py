@@ -166,6 +166,72 @@ def test_a_setting_and_a_watcher_are_weighed(server: Cluster, tmp_path: Path) ->
     assert "blocks of windows" in " ".join(again.split())
 
 
+#: Takes a processor for a second or so.
+LOOP = "DO $$ BEGIN FOR i IN 1..10000000 LOOP END LOOP; END $$"
+
+
+def taken_by(cluster: Cluster, switch: Switch, place: Path, **options: Any) -> dict[str, Any]:
+    """What a watcher took itself, by a weighing of eight blocks."""
+    weighed = windows.start(cluster.dsn(), [switch], place, seconds=17, **options)
+    out, err = weighed.communicate(timeout=300)
+    assert weighed.returncode == 0, out + err
+    (found,) = read(place / "w" / "result.json")["design"]["outside"]["windows"]["watchers"]
+    return {**found, "said": " ".join(out.split())}
+
+
+@pytest.mark.parametrize("gone_s", [30, 0.1])
+def test_a_query_that_outlives_its_watcher_is_no_cost_of_the_base(
+    server: Cluster, tmp_path: Path, gone_s: float
+) -> None:
+    """Its client is killed in the middle of it; or it is not waited for."""
+    dsn = server.dsn(application_name="heavy")
+    psql = shlex.join([str(server.binaries.psql), "-Xqc", LOOP, dsn])
+    heavy = Switch("heavy", "process", on=f"while true; do {psql}; done")
+    found = taken_by(server, heavy, tmp_path, gone_s=gone_s)
+    assert found["sessions"] == ["heavy"]
+    assert found["shared"] == []
+    if gone_s > 1:
+        assert found["lingered"] == []
+        assert found["server_pct"]["lo"] > 5
+    else:
+        assert found["lingered"] == ["heavy"]
+        assert found["server_pct"]["lo"] is None
+        assert "went on in windows without it: let it end them on SIGTERM" in found["said"]
+
+
+def test_a_watcher_that_ends_a_while_after_off_is_not_the_application(
+    server: Cluster, tmp_path: Path
+) -> None:
+    """It is on before the weighing begins, in one session, and is tried out first."""
+    stop, pid = tmp_path / "stop", tmp_path / "pid"
+    asked = "SELECT count(*) FROM generate_series(1, 100000);"
+    dsn = server.dsn(application_name="exporter")
+    psql = shlex.join([str(server.binaries.psql), "-Xq", dsn])
+    loop = (
+        f"while sleep 0.1; do test -e {stop} && exit; echo {shlex.quote(asked)}; done"
+        f" | {psql} >{tmp_path}/out 2>&1"
+    )
+    on = (
+        f"rm -f {stop}; kill -0 $(cat {pid}) 2>/dev/null && exit; "
+        f"setsid sh -c {shlex.quote(loop)} >/dev/null 2>&1 & echo $! >{pid}"
+    )
+    off = f"(sleep 0.7; touch {stop}) >/dev/null 2>&1 &"
+    exporter = Switch("exporter", "commands", on=on, off=off)
+    subprocess.run(["/bin/sh", "-c", on], check=True)
+    try:
+        with session(server) as conn:
+            eventually(lambda: one(conn, _EXPORTERS) == 1)
+        found = taken_by(server, exporter, tmp_path, after_off_s=2.0)
+    finally:
+        subprocess.run(["/bin/sh", "-c", off], check=True)
+    assert found["sessions"] == ["exporter"], found
+    assert found["shared"] == found["lingered"] == []
+    assert found["server_pct"]["lo"] > 0.5
+
+
+_EXPORTERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'exporter'"
+
+
 @pytest.mark.parametrize("victim", ["command", "guardian"])
 def test_who_is_killed_while_all_is_on_leaves_nothing(
     server: Cluster, tmp_path: Path, victim: str

@@ -23,9 +23,19 @@ from pgtare.kit import machine
 from pgtare.kit.interval import Interval
 from pgtare.weighing.outside.loops import Loops
 from pgtare.weighing.switches import Switch
+from pgtare.weighing.weigh.outside_schema import WatcherInfo
+from pgtare.weighing.weigh.report import wording
 from pgtare.weighing.whole_server.commands import Process
-from pgtare.weighing.whole_server.schedule import AFTER_OFF_S, Schedule
-from pgtare.weighing.whole_server.watcher_time import WatcherTime, WindowTime, own_time
+from pgtare.weighing.whole_server.schedule import AFTER_OFF_S, GONE_S, Schedule
+from pgtare.weighing.whole_server.watcher_time import (
+    NOTHING_ON,
+    UNKNOWN,
+    Kind,
+    Origin,
+    WatcherTime,
+    WindowTime,
+    own_time,
+)
 from tests.sessions import eventually
 from tests.unit.estimate_textbook import clopper_pearson
 
@@ -172,13 +182,198 @@ def test_a_window_is_no_fixed_part_of_what_begins_anew(
 
     monkeypatch.setattr("time.sleep", sleep)
     guard = SimpleNamespace(set=lambda states: None, check=lambda: None)
-    one = schedule(Switch.parse(words), SimpleNamespace(windows=[]), guard)
-    for _ in range(50):
+    watch = SimpleNamespace(switching=lambda block, arm: None, left_behind=lambda arm: set())
+    one = schedule(Switch.parse(words), watch, guard)
+    for block in range(50):
+        one._on = None
         slept.append(0.0)
-        one._switch_to(0)
-    assert min(slept) < AFTER_OFF_S + 4
+        one._switch_to(0, block)
+    assert min(slept) < 4
     assert max(slept) > min(slept) + 10
     assert one.seconds >= 8 * (3 * 16 + 7.5)
+
+
+@pytest.mark.parametrize("words", ["some: work", "some: start | stop"])
+def test_a_window_without_it_begins_when_its_sessions_have_gone(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """The first one, too: all was tried out. What stays is not waited for again."""
+    now = [0.0]
+    monkeypatch.setattr("time.sleep", lambda pause_s: now.append(now[-1] + pause_s))
+    monkeypatch.setattr("time.monotonic", lambda: now[-1])
+    stay, off_at = set[Kind](), [0.0]
+
+    def left_behind(arm: int) -> set[Kind]:
+        return {WATCHER} - stay if now[-1] < off_at[-1] + lasts_s else set()
+
+    guard = SimpleNamespace(set=lambda states: off_at.append(now[-1]), check=lambda: None)
+    watch = SimpleNamespace(
+        switching=lambda block, arm: None,
+        left_behind=left_behind,
+        wait_no_more=stay.update,
+        all_off=lambda: None,
+    )
+    one = schedule(Switch.parse(words), watch, guard)
+    least_s = AFTER_OFF_S if "|" in words else 0.0
+    for lasts_s in (3.0, 20.0, 1e9, 1e9):
+        one._after_trying()
+        first_s, now = now[-1] - off_at[-1], [0.0]
+        off_at = [0.0]
+        one._switch_to(0, 0)
+        one._switch_to(None, 0)
+        waited_s = now[-1] - off_at[-1]
+        for each_s in (first_s, waited_s) if not stay else ():
+            assert max(least_s, lasts_s) <= each_s < max(least_s, lasts_s) + 2
+        assert waited_s < least_s + GONE_S + 3
+        off_at.append(now[-1])
+    assert waited_s < least_s + 2
+
+
+APPLICATION, WATCHER = ("app", "app", "10.0.0.1"), ("exporter", "", "")
+
+
+def trial(
+    rng: np.random.Generator, watcher: Callable[[WindowTime], None], blocks: int = 8
+) -> list[WindowTime]:
+    """Windows of an application that takes 20 % or so, and of a watcher; in the order of time."""
+    windows = []
+    for block in range(blocks):
+        for arm in rng.permutation(3):
+            others_ns = 15e9 * abs(rng.normal(0.005, 0.0005))
+            one = WindowTime(block, int(arm), seconds=15.0, server_ns=others_ns)
+            takes(one, APPLICATION, 0.2 + rng.normal(0, 0.01), UNKNOWN)
+            takes(one, ("", "", ""), 0.01 + rng.normal(0, 0.0005), UNKNOWN)
+            watcher(one)
+            windows.append(one)
+    return windows
+
+
+def takes(window: WindowTime, kind: Kind, share: float, origin: Origin) -> None:
+    """A session was there, began while that, and took such a share of a processor."""
+    window.server_ns = (window.server_ns or 0.0) + 15e9 * share
+    window.kinds_ns[kind] += 15e9 * share
+    window.seen.add(kind)
+    window.there[kind] += 1
+    window.began[kind].add(origin)
+
+
+def found_of(windows: list[WindowTime], *, words: str = "some: start | stop") -> WatcherInfo:
+    watch = SimpleNamespace(
+        windows=windows, sees_sessions=True, sees_processes=True, at_first={APPLICATION}
+    )
+    return schedule(Switch.parse(words), watch)._watcher(0, np.zeros(len(windows)))
+
+
+def test_a_kind_that_is_seen_once_without_a_watcher_is_not_the_applications() -> None:
+    """Somebody else connects by that role for a moment."""
+
+    def watcher(one: WindowTime) -> None:
+        if one.arm == 2:
+            takes(one, WATCHER, 0.003, (2, one.block))
+        if (one.block, one.arm) == (3, 0):
+            takes(one, WATCHER, 0.0001, NOTHING_ON)
+
+    found = found_of(trial(np.random.default_rng(1), watcher))
+    assert found.server_pct.estimate == pytest.approx(0.3, abs=0.05)
+    assert (found.server_pct.lo or 0) > 0.1
+    assert not found.shared
+
+
+def test_sessions_that_only_a_watcher_begins_are_its_own_whatever_their_name() -> None:
+    """A kind of which one is always there."""
+
+    def watcher(one: WindowTime) -> None:
+        takes(one, WATCHER, 0.02, UNKNOWN)
+        if one.arm == 2:
+            takes(one, WATCHER, 0.003, (2, one.block))
+
+    found = found_of(trial(np.random.default_rng(2), watcher))
+    assert (found.server_pct.lo or 0) > 0.1
+    assert found.sessions == ["of exporter"]
+
+
+@pytest.mark.parametrize("more", [0.003, 0.0])
+def test_a_kind_that_takes_more_or_has_more_sessions_is_named(more: float) -> None:
+    """With sessions that begin in all windows: they are the application's, and perhaps its own."""
+    rng = np.random.default_rng(3)
+
+    def watcher(one: WindowTime) -> None:
+        takes(one, WATCHER, 0.02 + rng.normal(0, 0.0005), NOTHING_ON)
+        if one.arm == 2:
+            takes(one, WATCHER, more, (2, one.block))
+
+    found = found_of(trial(rng, watcher))
+    assert found.shared == ["of exporter"]
+    assert found.shared_pct is not None
+    if more:
+        assert (found.shared_pct.lo or 0) > 0.2
+        text = wording._watcher(found)
+        assert "which were there without it as well: of exporter (+0." in text
+        assert "more while it was on)" in text
+
+
+def test_a_kind_of_the_application_is_seldom_named_by_chance() -> None:
+    """Of ten kinds that vary; 5 % of trials at most, and half of that as they must take more."""
+    rng, named = np.random.default_rng(4), 0
+    kinds = [("app", f"app{n}", "") for n in range(10)]
+
+    def watcher(one: WindowTime) -> None:
+        for kind in kinds:
+            takes(one, kind, rng.exponential(0.02), NOTHING_ON)
+
+    trials = 300
+    for _ in range(trials):
+        named += bool(found_of(trial(rng, watcher)).shared)
+    assert named <= 0.05 * trials, named
+
+
+def test_sessions_that_go_on_without_a_watcher_leave_no_interval() -> None:
+    def watcher(one: WindowTime) -> None:
+        if one.arm == 2:
+            takes(one, WATCHER, 0.3, (2, one.block))
+        elif one.block % 3:
+            takes(one, WATCHER, 0.2, (2, one.block))
+
+    found = found_of(trial(np.random.default_rng(5), watcher))
+    assert (found.server_pct.lo, found.server_pct.hi) == (None, None)
+    assert found.lingered == ["of exporter"]
+    assert "is not known, as its sessions (of exporter) went on" in wording._watcher(found)
+
+
+def test_a_watcher_that_did_nothing_that_is_seen_is_said_to() -> None:
+    """It acts less often than there are windows."""
+    idle = found_of(trial(np.random.default_rng(6), lambda one: None))
+    assert "Nothing shows that it acted in its windows" in wording._watcher(idle)
+
+    def watcher(one: WindowTime) -> None:
+        if one.arm == 2:
+            takes(one, WATCHER, 0.0, (2, one.block))
+
+    there = found_of(trial(np.random.default_rng(6), watcher))
+    assert "Nothing shows" not in wording._watcher(there)
+
+
+@pytest.mark.parametrize("often", [0.2, 0.5, 0.75, 0.9, 1.0])
+def test_intervals_hold_whatever_part_of_the_windows_an_application_is_in(often: float) -> None:
+    """A job of the application's is in a window or not, at random; the watcher takes 0.3 %."""
+    rng, covered, trials = np.random.default_rng(7), 0, 400
+
+    def watcher(one: WindowTime) -> None:
+        if one.arm == 2:
+            takes(one, WATCHER, 0.003, (2, one.block))
+        if rng.random() < often:
+            takes(one, ("job", "", ""), 0.02 * rng.gamma(4) / 4, NOTHING_ON)
+
+    for _ in range(trials):
+        found = found_of(trial(rng, watcher, 10))
+        if found.acted_in is not None:
+            trials -= 1
+            continue
+        assert found.server_pct.lo is not None
+        assert found.server_pct.hi is not None
+        covered += found.server_pct.lo <= 0.3 <= found.server_pct.hi
+    assert trials > 200
+    assert clopper_pearson(covered, trials, 0.9998)[1] >= 0.95, (covered, trials)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from pgtare.weighing.whole_server.commands import Process
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.schedule import block_s, least_s, window_s
 from pgtare.weighing.whole_server.watcher_time import (
+    NOTHING_ON,
+    UNKNOWN,
     WindowTime,
     active_share,
     kinds_of_application,
@@ -364,9 +366,17 @@ def test_sessions_that_came_with_a_watcher_and_stayed_are_told() -> None:
     off, on = windows()
     later = WindowTime(1, 0, 10.0)
     later.seen = {APPLICATION, WATCHER}
-    assert stayed([off, on, later], {APPLICATION}, 2, (0, 1)) == {WATCHER}
-    assert stayed([off, on], {APPLICATION}, 2, (0, 1)) == set()
-    assert stayed([off, on, later], {APPLICATION, WATCHER}, 2, (0, 1)) == set()
+    for window in (on, later):
+        window.began[WATCHER] = {UNKNOWN}
+    assert stayed([off, on, later], {APPLICATION}, 2, (0, 1)) == set()
+    for window in (on, later):
+        window.began[WATCHER] = {(2, 0)}
+    others = [WindowTime(block, 2, 10.0) for block in range(1, 8)]
+    assert stayed([off, on, later, *others], {APPLICATION}, 2, (0, 1)) == {WATCHER}
+    assert stayed([off, on, *others], {APPLICATION}, 2, (0, 1)) == set()
+    assert stayed([off, on, later, *others], {APPLICATION, WATCHER}, 2, (0, 1)) == set()
+    later.began[WATCHER].add(NOTHING_ON)
+    assert stayed([off, on, later, *others], {APPLICATION}, 2, (0, 1)) == set()
 
 
 def test_a_shell_that_loses_a_signal_ends_all_the_same() -> None:

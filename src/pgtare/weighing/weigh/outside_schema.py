@@ -55,6 +55,16 @@ class WatcherInfo(Model):
         description="kinds of sessions that are there without it as well, and took more while it "
         "was on, or came with it and stayed: what they took is not in `server_pct`"
     )
+    shared_pct: Interval | None = Field(
+        default=None,
+        description="interval: what sessions of the kinds in `shared` took more while it was on; "
+        "`null` if there are none",
+    )
+    lingered: list[str] = Field(
+        default_factory=list,
+        description="kinds of its sessions that went on in windows without it; `server_pct` has no "
+        "interval then",
+    )
     processes_pct: Interval | None = Field(
         description="interval: what its own processes took, on the machine of the weighing, in "
         "percent of one processor; `null` if it is no process"

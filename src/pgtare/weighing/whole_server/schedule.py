@@ -39,9 +39,10 @@ SETTLE_S = 1.0
 AFTER_OFF_S = 10.0
 #: A window is so long at least, in s: each change of a server's configuration wakes every session.
 SHORTEST_S = 15.0
-#: Sessions of a kind that is there without a watcher, too, may be its own if they take so much more
-#: while it is on, in percent of one processor.
-_SHARED_PCT = 0.5
+#: So long the sessions of a watcher that is off are waited for, in s: a query goes on when its
+#: client has gone.
+GONE_S = 30.0
+_POLL_S = 0.2
 #: How often it is looked who is there, in s, on average. At random times: a watcher that acts each
 #: second would be seen always or never.
 _LOOK_S = 1.0
@@ -144,10 +145,13 @@ class Schedule:
             self._began = None
         if not self._left:
             return False
+        if not self.watch.windows:
+            self._after_trying()
         block, arm = self._left.pop()
-        self._switch_to(arm - 2 if arm >= 2 else None)
+        on = arm - 2 if arm >= 2 else None
+        self._switch_to(on, block)
         self.loops.window, self.loops.epoch = arm, block
-        self.watch.begin(block, arm, self.guard.leaders)
+        self.watch.begin(block, arm, self.guard.leaders, off=on is None)
         self._began = time.monotonic()
         self._next_look = self._began + self._pause_s()
         return True
@@ -157,20 +161,47 @@ class Schedule:
         with contextlib.suppress(MeasurementError):
             self.guard.put_back()
 
-    def _switch_to(self, on: int | None) -> None:
+    def _after_trying(self) -> None:
+        """Wait until all that was tried out is off: the first window may be one without it."""
+        kinds = {switch.kind for switch in self.switches}
+        if "commands" in kinds:
+            self._settle(AFTER_OFF_S)
+        if kinds != {"setting"}:
+            self._wait_until_gone(watcher_time.TRIED[0])
+        if "commands" in kinds:
+            self.watch.all_off()
+
+    def _switch_to(self, on: int | None, block: int) -> None:
         """Have one switch on, or none, and wait until its window may begin."""
-        settling_s = SETTLE_S
-        if self._on is not None and self.switches[self._on].kind == "commands":
+        settling_s, before = SETTLE_S, self._on
+        if before not in (None, on) and self.switches[before].kind == "commands":
             settling_s += AFTER_OFF_S
+        if on is not None and on != before:
+            self.watch.switching(block, on + 2)
         self.guard.set([index == on for index in range(len(self.switches))])
         if on is not None and self.switches[on].kind != "setting":
             # It begins anew in each window: without this always at the same point of its period.
             settling_s += self.rng.uniform(0.0, self.window_s)
         self._on = on
-        while settling_s > 0:
+        self._settle(settling_s)
+        if before not in (None, on) and self.switches[before].kind != "setting":
+            self._wait_until_gone(before + 2)
+
+    def _settle(self, seconds: float) -> None:
+        while seconds > 0:
             self.guard.check()
-            time.sleep(min(settling_s, _CHECK_S))
-            settling_s -= _CHECK_S
+            time.sleep(min(seconds, _CHECK_S))
+            seconds -= _CHECK_S
+
+    def _wait_until_gone(self, arm: int) -> None:
+        """Wait for the end of sessions that began with an arm's watcher; not for ever."""
+        until = time.monotonic() + GONE_S
+        while left := self.watch.left_behind(arm):
+            if time.monotonic() > until:
+                self.watch.wait_no_more(left)
+                return
+            self.guard.check()
+            time.sleep(_POLL_S)
 
     def _pause_s(self) -> float:
         return _LOOK_S * self.rng.uniform(0.5, 1.5)
@@ -190,7 +221,7 @@ class Schedule:
     def _proof(self, arm: int) -> Proof:
         switch, kinds = self.switches[arm - 2], self._kinds(arm)
         if kinds:
-            return Proof(state="active", evidence=f"only then there were sessions {_named(kinds)}")
+            return Proof(state="active", evidence=f"only then sessions began: {_named(kinds)}")
         # 1 - alpha over all of them: with ten intervals one in six trials has one without cause
         if self._processes(arm - 2, 0.05 / len(self.switches)).lo > 0:
             return Proof(state="active", evidence="its processes took processor time")
@@ -211,7 +242,10 @@ class Schedule:
         )
 
     def _kinds(self, arm: int) -> list[watcher_time.Kind]:
-        """Kinds of sessions that were there in most of this arm's windows, and in no others."""
+        """Kinds of sessions that were there in most of this arm's windows, and in no others.
+
+        Or began there only.
+        """
         mine: Counter[watcher_time.Kind] = Counter()
         others: set[watcher_time.Kind] = set()
         for window in self._ended:
@@ -220,25 +254,48 @@ class Schedule:
             else:
                 others |= window.seen
         most = sum(window.arm == arm for window in self._ended) / 2
-        return sorted(kind for kind, n in mine.items() if n > most and kind not in others)
+        found = {kind for kind, n in mine.items() if n > most and kind not in others}
+        if self.switches[arm - 2].kind != "setting":
+            found |= watcher_time.came_with(self._ended, arm)
+        return sorted(found)
 
     def _shared(self, arm: int) -> list[watcher_time.Kind]:
-        """Kinds of sessions taken for the application's that may well be the watcher's."""
-        reference = self.design.reference
-        found = watcher_time.stayed(self._ended, self.watch.at_first, arm, reference)
-        for kind in watcher_time.kinds_of_application(self._ended, reference) - found:
-            shares = np.array([watcher_time.kind_share(one, kind) for one in self._ended])
-            if self._difference(arm, shares).lo > _SHARED_PCT:
-                found.add(kind)
+        """Kinds of sessions taken for the application's that may well be the watcher's.
+
+        They took clearly more while it was on, or there were more of them: by intervals of 95 %
+        over all kinds.
+        """
+        ended, found = self._ended, self._stayed(arm)
+        kinds = watcher_time.kinds_of_application(ended, self.design.reference)
+        for kind in kinds - found:
+            readings = [[watcher_time.kind_share(one, kind) for one in ended]]
+            if self.switches[arm - 2].kind != "setting":
+                readings.append([one.there.get(kind, 0.0) for one in ended])
+            for each in readings:
+                more = self._difference(arm, np.array(each), 0.05 / len(kinds))
+                # one session more in each window does not vary, and so has no interval
+                if more.lo > 0 or (math.isnan(more.lo) and more.estimate > 0):
+                    found.add(kind)
         return sorted(found)
+
+    def _stayed(self, arm: int) -> set[watcher_time.Kind]:
+        return watcher_time.stayed(self._ended, self.watch.at_first, arm, self.design.reference)
+
+    def _took_more(self, arm: int, kinds: Sequence[watcher_time.Kind]) -> Estimate:
+        """What sessions of these kinds took more while an arm was on, in percent."""
+        shares = [sum(watcher_time.kind_share(one, kind) for kind in kinds) for one in self._ended]
+        return self._difference(arm, np.array(shares))
 
     def _watcher(self, index: int, held: Floats) -> outside_schema.WatcherInfo:
         switch, arm = self.switches[index], index + 2
-        shares, by = self._server_shares()
+        shares, by = self._server_shares(arm)
         server = self._difference(arm, shares)
         acted = self._windows_that_stand_out(arm, shares)
-        if acted is not None:
+        lingered = watcher_time.lingered(self._ended, arm, self.design.reference)
+        lingered = lingered if switch.kind != "setting" else set()
+        if acted is not None or lingered:
             server = _without_interval(server)
+        shared = self._shared(arm)
         processes = None
         if switch.kind == "process":
             processes = self._processes(index)
@@ -250,7 +307,9 @@ class Schedule:
             setting=switch.setting or None,
             value=None if is_secret(switch.setting) else switch.value or None,
             sessions=[_named([kind]) for kind in self._kinds(arm)],
-            shared=[_named([kind]) for kind in self._shared(arm)],
+            shared=[_named([kind]) for kind in shared],
+            shared_pct=schema.interval(self._took_more(arm, shared)) if shared else None,
+            lingered=[_named([kind]) for kind in sorted(lingered)],
             by=by,
             windows=sum(window.arm == arm for window in self._ended),
             acted_in=acted,
@@ -263,12 +322,16 @@ class Schedule:
     def _ended(self) -> list[watcher_time.WindowTime]:
         return [window for window in self.watch.windows if window.seconds]
 
-    def _server_shares(self) -> tuple[Floats, outside_schema.WatchedBy]:
-        """What the server took in each window, of one processor or of a session's time."""
+    def _server_shares(self, arm: int) -> tuple[Floats, outside_schema.WatchedBy]:
+        """What the server took in each window, of one processor or of a session's time.
+
+        Without the application's sessions, and those that came with an arm and stayed.
+        """
         windows = self._ended
         if not self.watch.sees_sessions:
             return np.full(len(windows), math.nan), "unseen"
         known = watcher_time.kinds_of_application(windows, self.design.reference)
+        known |= self._stayed(arm)
         if self.watch.sees_processes:
             return np.array([watcher_time.server_share(one, known) for one in windows]), "processor"
         return np.array([watcher_time.active_share(one, known) for one in windows]), "active"

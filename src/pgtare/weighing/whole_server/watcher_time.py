@@ -1,17 +1,20 @@
 """What watchers take on the server themselves: their sessions' processor time, window by window.
 
 The time of all of the server's processes is summed, those that came and went included, less that of
-the application's sessions and of ours. A session is the application's if there is one of its kind
-(role, name, address) in a window in which every watcher is off. Where the server's processes cannot
-be seen from here, the time that sessions are active is sampled instead.
+the application's sessions and of ours. Sessions of a kind (role, name, address) are the
+application's if some are there in most of the windows in which every watcher is off. What is left
+in by that varies in all windows alike: it makes intervals wider, and biases none. Where the
+server's processes cannot be seen from here, the time that sessions are active is sampled instead.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import bisect
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import psycopg
@@ -25,8 +28,10 @@ _OURS = """
 SELECT pid, extract(epoch FROM backend_start)::float8 FROM pg_catalog.pg_stat_activity
 WHERE pid = pg_catalog.pg_backend_pid()
 """
+_NOW = "SELECT extract(epoch FROM pg_catalog.clock_timestamp())::float8"
 _SESSIONS = """
 SELECT coalesce(leader.pid, one.pid), one.pid,
+       extract(epoch FROM coalesce(leader.backend_start, one.backend_start))::float8,
        coalesce(leader.usename, one.usename)::text,
        coalesce(leader.application_name, one.application_name),
        host(coalesce(leader.client_addr, one.client_addr)),
@@ -37,16 +42,39 @@ WHERE one.backend_type IN ('client backend', 'parallel worker', 'walsender')
 """
 _MAY_SEE = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')"
 
+#: Sessions of a kind are the application's if some are there in this share of all windows without
+#: watchers. Those that a watcher leaves behind are in the windows that follow it only.
+_OF_APPLICATION = 0.75
+
 #: Role, name and address of a session.
 Kind = tuple[str, str, str]
+#: While what it began: the arm and block of a window with something on, or one of these.
+Origin = tuple[int, int]
+#: Before anything was switched: it may be anybody's.
+UNKNOWN: Origin = (-2, 0)
+#: When all was tried out.
+TRIED: Origin = (-3, 0)
+#: In a window with everything off.
+NOTHING_ON: Origin = (-1, 0)
+
+
+class SessionSeen(NamedTuple):
+    """A session, or a parallel worker of one. leader: the process that serves its client."""
+
+    leader: int
+    pid: int
+    origin: Origin
+    kind: Kind
+    active: bool
 
 
 @dataclass
 class WindowTime:
     """One window. server_ns: of all of the server's processes but ours, None if not seen.
 
-    kinds_ns: of these, sessions by their kind. active: sessions active at a time, by kind; seen:
-    kinds of sessions that were there. processes_ns: of what the switches started here, by switch;
+    kinds_ns: of these, sessions by their kind. active, there: sessions active, or there, at a time,
+    by kind; seen: kinds of sessions that were there; began: while what such sessions began.
+    processes_ns: of what the switches started here, by switch;
     unread_ns: what these may have taken more up to the end, as children that have ended count in
     whole ticks; unread_before_ns: up to the beginning, which is in processes_ns.
     """
@@ -57,7 +85,9 @@ class WindowTime:
     server_ns: float | None = None
     kinds_ns: dict[Kind, float] = field(default_factory=lambda: defaultdict(float))
     active: dict[Kind, float] = field(default_factory=lambda: defaultdict(float))
+    there: dict[Kind, float] = field(default_factory=lambda: defaultdict(float))
     seen: set[Kind] = field(default_factory=set)
+    began: dict[Kind, set[Origin]] = field(default_factory=lambda: defaultdict(set))
     processes_ns: dict[int, float] = field(default_factory=dict)
     unread_ns: dict[int, float] = field(default_factory=dict)
     unread_before_ns: dict[int, float] = field(default_factory=dict)
@@ -72,8 +102,12 @@ class WatcherTime:
         self.sees_sessions = bool(may)
         self._postmaster = _postmaster(control)
         self.windows: list[WindowTime] = []
-        #: Kinds of sessions that are there before anything is switched.
+        #: From when on sessions begin while what, by the server's clock.
+        self._since: list[tuple[float, Origin]] = [(-math.inf, UNKNOWN)]
+        #: Kinds of sessions that are there before anything is switched on.
         self.at_first = self._kinds_now()
+        self._stay: set[Kind] = set()  # of sessions that were waited for in vain
+        self._begins(TRIED)
         self._last: dict[int, tuple[Kind | None, int]] = {}  # of sessions: kind, time so far
         self._at_start: tuple[float, Mapping[int, OwnTime]] = (0.0, {})
         self._looks = 0
@@ -83,21 +117,59 @@ class WatcherTime:
         """Whether the server runs on this machine."""
         return self._postmaster is not None
 
-    def _sessions(self) -> Iterator[tuple[int, int, Kind, bool]]:
-        """Who is there: the leader's process, its own, the kind, and whether it is active."""
-        for leader, pid, role, name, address, active in pooler.rows(self._control, _SESSIONS):
-            yield leader, pid, (role or "", name or "", address or ""), bool(active)
+    def _sessions(self) -> Iterator[SessionSeen]:
+        for leader, pid, start, *kind, active in pooler.rows(self._control, _SESSIONS):
+            role, name, address = (one or "" for one in kind)
+            yield SessionSeen(leader, pid, self._origin(start), (role, name, address), bool(active))
+
+    def _origin(self, start: float | None) -> Origin:
+        if start is None:  # its client has not said yet who it is
+            return UNKNOWN
+        return self._since[bisect.bisect_right(self._since, (start, (math.inf, 0))) - 1][1]
 
     def _kinds_now(self) -> set[Kind]:
-        found: set[Kind] = set()
-        if self.sees_sessions:
-            for leader, _, kind, _ in self._sessions():
-                if leader not in self._ours:
-                    found.add(kind)
-        return found
+        if not self.sees_sessions:
+            return set()
+        return {one.kind for one in self._sessions() if one.leader not in self._ours}
 
-    def begin(self, block: int, arm: int, leaders: Mapping[int, int]) -> None:
-        """A window begins. leaders: first process of each switch that is one."""
+    def _begins(self, origin: Origin) -> None:
+        if self.sees_sessions:
+            ((now,),) = pooler.rows(self._control, _NOW)
+            self._since.append((float(now), origin))
+
+    def all_off(self) -> None:
+        """What was on before the weighing is off: what went with it is not the application's."""
+        self.at_first &= self._kinds_now()
+
+    def switching(self, block: int, arm: int) -> None:
+        """From now on the switch of this arm goes on, for a window."""
+        self._begins((arm, block))
+
+    def left_behind(self, arm: int) -> set[Kind]:
+        """Kinds of sessions that began with an arm's watcher, and are still there.
+
+        Without those of kinds that are there at other times as well. arm: that of TRIED for what
+        began when all was tried out.
+        """
+        if not self.sees_sessions:
+            return set()
+        others = self.at_first | self._stay
+        for window in self.windows:
+            others |= {kind for kind, origins in window.began.items() if NOTHING_ON in origins}
+        return {
+            one.kind
+            for one in self._sessions()
+            if one.origin[0] == arm and one.leader not in self._ours and one.kind not in others
+        }
+
+    def wait_no_more(self, kinds: set[Kind]) -> None:
+        """Sessions of these kinds stay."""
+        self._stay |= kinds
+
+    def begin(self, block: int, arm: int, leaders: Mapping[int, int], *, off: bool = False) -> None:
+        """A window begins. leaders: first process of each switch that is one. off: all are off."""
+        if off:
+            self._begins(NOTHING_ON)
         self.windows.append(WindowTime(block, arm))
         self._last, self._looks = {}, 0
         self.look()
@@ -108,11 +180,13 @@ class WatcherTime:
         if not self.sees_sessions:
             return
         window, now = self.windows[-1], {}
-        for leader, pid, kind, active in self._sessions():
+        for leader, pid, origin, kind, active in self._sessions():
             ours = leader in self._ours
             if not ours:
                 window.seen.add(kind)
+                window.began[kind].add(origin)
                 window.active[kind] += active
+                window.there[kind] += pid == leader
             spent = machine.schedstat(pid) if self._postmaster is not None else None
             if spent is None:
                 continue
@@ -140,9 +214,9 @@ class WatcherTime:
                 after.unread_ns,
                 first.unread_ns,
             )
-        window.active = defaultdict(
-            float, {kind: n / max(self._looks, 1) for kind, n in window.active.items()}
-        )
+        for counted in (window.active, window.there):
+            for kind in counted:
+                counted[kind] /= max(self._looks, 1)
 
     def _totals(self, leaders: Mapping[int, int]) -> tuple[float, dict[int, OwnTime]]:
         """So far, in ns: all of the server's processes, and those of each switch."""
@@ -201,29 +275,65 @@ def _below(found: Mapping[int, machine.ProcessTimes], leader: int) -> set[int]:
 
 
 def kinds_of_application(windows: Sequence[WindowTime], reference: Sequence[int]) -> set[Kind]:
-    """Kinds of sessions that are there while every watcher is off."""
-    found: set[Kind] = set()
-    for window in windows:
-        if window.arm in reference:
-            found |= window.seen
-    return found
+    """Kinds of sessions that are there while every watcher is off, and did not begin with one."""
+    off = [window for window in windows if window.arm in reference]
+    there = Counter(kind for window in off for kind in window.seen)
+    arms = {window.arm for window in windows} - set(reference)
+    theirs = [came_with(windows, arm) for arm in arms]
+    return {
+        kind
+        for kind, n in there.items()
+        if n >= _OF_APPLICATION * len(off) and not any(kind in each for each in theirs)
+    }
+
+
+def came_with(windows: Sequence[WindowTime], arm: int) -> set[Kind]:
+    """Kinds of which sessions began in most of an arm's windows, and in none without watchers."""
+    most = sum(window.arm == arm for window in windows) / 2
+    return {
+        kind
+        for kind, began in _origins(windows).items()
+        if NOTHING_ON not in began and sum(origin[0] == arm for origin in began) > most
+    }
+
+
+def lingered(windows: Sequence[WindowTime], arm: int, reference: Sequence[int]) -> set[Kind]:
+    """Kinds that came with an arm, of which sessions went on in windows with everything off."""
+    return came_with(windows, arm) & _went_on(windows, arm, reference)
 
 
 def stayed(
     windows: Sequence[WindowTime], at_first: set[Kind], arm: int, reference: Sequence[int]
 ) -> set[Kind]:
-    """Kinds of sessions that came in an arm's windows, and were there later without it, too."""
-    found: set[Kind] = set()
-    known = set(at_first)
+    """Kinds of which sessions began in a few of an arm's windows, and went on without it."""
+    began = {kind for kind, one in _origins(windows).items() if NOTHING_ON in one}
+    return _went_on(windows, arm, reference) - at_first - began - came_with(windows, arm)
+
+
+def _origins(windows: Sequence[WindowTime]) -> dict[Kind, set[Origin]]:
+    """While what sessions of each kind began."""
+    origins: dict[Kind, set[Origin]] = defaultdict(set)
     for window in windows:
-        if window.arm == arm:
-            found |= window.seen - known
-        known |= window.seen
-    return found & kinds_of_application(windows, reference)
+        for kind, began in window.began.items():
+            origins[kind] |= began
+    return origins
+
+
+def _went_on(windows: Sequence[WindowTime], arm: int, reference: Sequence[int]) -> set[Kind]:
+    """Kinds of which sessions that began with an arm were there with everything off."""
+    off = [window for window in windows if window.arm in reference]
+    return {
+        kind for kind, began in _origins(off).items() if any(origin[0] == arm for origin in began)
+    }
 
 
 def kind_share(window: WindowTime, kind: Kind) -> float:
-    """Share of one processor that sessions of a kind took in a window."""
+    """Share of one processor that sessions of a kind took in a window.
+
+    Where the server's processes are not seen: sessions of it active at a time.
+    """
+    if window.server_ns is None:
+        return window.active.get(kind, 0.0)
     return window.kinds_ns.get(kind, 0.0) / (1e9 * window.seconds)
 
 

@@ -271,6 +271,12 @@ def _watcher(found: WatcherInfo) -> str:
     sessions = f" (sessions: {', '.join(found.sessions[:_NAMED])})" if found.sessions else ""
     if found.by == "unseen":
         server = "what it takes on the server is not seen: the role needs pg_monitor"
+    elif found.lingered:
+        ended = "let OFF end them" if found.kind == "commands" else "let it end them on SIGTERM"
+        server = (
+            "what it takes on the server is not known, as its sessions "
+            f"({', '.join(found.lingered[:_NAMED])}) went on in windows without it: {ended}"
+        )
     elif found.server_pct.estimate is None:
         server = "what it takes on the server is not known from so few windows"
     elif found.acted_in is not None:
@@ -295,16 +301,32 @@ def _watcher(found: WatcherInfo) -> str:
         )
     shared = ""
     if found.shared:
-        advice = "; if they are its own, give it an application_name"
+        advice = "; if they are its own, give it a name (application_name) and let them end with it"
+        more = found.shared_pct
+        share = f" ({_share(more)} more while it was on)" if more and numbers.bounded(more) else ""
         shared = (
-            f" Not in it: what sessions of {', '.join(found.shared[:_NAMED])} took, who were there "
-            f"without it as well{advice if found.kind != 'setting' else ''}."
+            " Not in it: what these sessions took, which were there without it as well: "
+            f"{', '.join(found.shared[:_NAMED])}{share}{advice if found.kind != 'setting' else ''}."
         )
     held = ""
     if found.held_up_pct.lo is not None and found.held_up_pct.lo > 0:
         least = numbers.percent(found.held_up_pct.lo)
         held = f" It holds transactions up at least {least} of the time."
-    return f"{found.name} itself: {', and '.join(parts)}.{held}{shared}"
+    return f"{found.name} itself: {', and '.join(parts)}.{held}{shared}{_unseen(found)}"
+
+
+def _unseen(found: WatcherInfo) -> str:
+    """That nothing shows that a watcher acted in its windows at all."""
+    sees = found.by != "unseen" and found.server_pct.lo is not None and found.acted_in is None
+    took = [found.server_pct, *([found.processes_pct] if found.processes_pct else [])]
+    if found.kind == "setting" or not sees or found.sessions or found.shared:
+        return ""
+    if any(one.lo is None or one.lo > 0 for one in took):
+        return ""
+    return (
+        " Nothing shows that it acted in its windows: if it does so less often, this is too "
+        "little, and --period or a longer trial finds it."
+    )
 
 
 def _share(pct: Interval) -> str:
