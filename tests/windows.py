@@ -27,6 +27,7 @@ def start(
     lease_s: float = 60,
     after_off_s: float = SETTLE_S,
     gone_s: float = 30,
+    seed: int = 7,
 ) -> subprocess.Popen[str]:
     """Start a weighing. place: pgtare's own directory; a directory w is written next to it."""
     asked = {
@@ -38,6 +39,7 @@ def start(
         "lease_s": lease_s,
         "after_off_s": after_off_s,
         "gone_s": gone_s,
+        "seed": seed,
         "out": str(place / "w"),
     }
     words = [sys.executable, "-m", "tests.windows", json.dumps(asked)]
@@ -65,7 +67,7 @@ def _weigh(asked: dict[str, Any]) -> int:
         window_s=WINDOW_S,
         switches=tuple(Switch(**one) for one in asked["switches"]),
         sql=asked["sql"] or None,
-        seed=7,
+        seed=asked["seed"],
     )
     try:
         done = run.weigh(request, ["pgtare"], Console(stderr=True))
