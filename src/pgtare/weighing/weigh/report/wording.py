@@ -321,11 +321,11 @@ def _unseen(found: WatcherInfo) -> str:
     took = [found.server_pct, *([found.processes_pct] if found.processes_pct else [])]
     if found.kind == "setting" or not sees or found.sessions or found.shared:
         return ""
-    if any(one.lo is None or one.lo > 0 for one in took):
+    if any(one.lo is None or one.lo > 0 for one in took) or (found.held_up_pct.lo or 0) > 0:
         return ""
     return (
-        " Nothing shows that it acted in its windows: if it does so less often, this is too "
-        "little, and --period or a longer trial finds it."
+        " Nothing shows that it acted in its windows: if it acts less often than that, its cost is "
+        "not in these figures; give its --period, or a longer --duration."
     )
 
 
