@@ -160,6 +160,7 @@ def test_the_traps_catch(owned: Cluster) -> None:
         "weigh track_io_timing pg_stat_statements --dry-run --dsn {}",
         "weigh pg_stat_statements track_io_timing --duration 2 --dsn {}",
         "weigh pg_stat_statements --outside --duration 2 --dsn {}",
+        "weigh --arm \"x: search_path='trap, pg_catalog'\" --outside --duration 2 --dsn {}",
         "weigh --reload 'x: work_mem = 5MB' --dry-run --dsn {}",
         "instruments --dsn {}",
         "status --dsn {}",

@@ -31,7 +31,9 @@ _VERBOSE = (
     "log_statement_stats",
     "trace_sort",
 )
-_SETTINGS = "SELECT lower(name), setting FROM pg_catalog.pg_settings WHERE setting IS NOT NULL"
+_SETTINGS = (
+    "SELECT pg_catalog.lower(name), setting FROM pg_catalog.pg_settings WHERE setting IS NOT NULL"
+)
 
 
 def announcements(

@@ -30,7 +30,10 @@ SELECT EXISTS (
         AND (name LIKE 'jit%%' OR 'EXPLAIN' = ANY(pg_catalog.pg_settings_get_flags(name)))
 )
 """
-_READ = "SELECT setting FROM pg_catalog.pg_settings WHERE lower(name) = %s"
+_READ = (
+    "SELECT setting FROM pg_catalog.pg_settings"
+    " WHERE pg_catalog.lower(name) OPERATOR(pg_catalog.=) %s"
+)
 
 
 def weighable(
