@@ -51,7 +51,7 @@ def test_killed_at_any_call_it_is_complete_or_absent(tmp_path: Path, name: str, 
     )
     assert done.returncode == 0, done.stderr
     steps = int(done.stdout)
-    assert steps >= 5
+    assert steps >= (2 if name == "trace" else 5)  # a trace is one file that grows
     whole = kind.read(tmp_path / str(steps) / "r")
     absent = 0
     for step in range(0, steps, every):
