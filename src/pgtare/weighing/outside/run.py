@@ -411,14 +411,17 @@ class OutsideRun:
         """Warm up, measure, estimate. Raises UsageError, MeasurementError."""
         seconds = self.request.duration_s
         self.stages.say("warming up")
-        pair_s = warm_up(self.loops, seconds, self._fitted)
+        pair_s = warm_up(self.loops, seconds, self._say_if_too_short)
         if self.course is not None:
             self.course.try_out(self.stages.say, pair_s)
             seconds = self.course.seconds
         lengths = self.loops.lengths
         runs = Runs(lengths.shortest, lengths.longest)
         self.plan = replace(self.plan, design=replace(self.plan.design, runs=runs))
-        self._fitted(pair_s)
+        self._say_if_too_short(pair_s)
+        if self.plan.servers:
+            # sessions are what counts, and each is to hold a few blocks
+            self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.request.chosen)
@@ -458,25 +461,19 @@ class OutsideRun:
         last = live(got.rows, design) if decides else None
         return Weighing(with_limits(result, self.request, last), got.rows, design)
 
-    def _fitted(self, pair_s: float) -> None:
-        """Fit how long sessions last, and say once if the time is too short.
-
-        pair_s: what two blocks take, one of each loop.
-        """
-        if self.plan.servers:
-            # sessions are what counts, and each is to hold a few blocks
-            self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
-        if self.course is None and not self._said_too_short:
-            self._say_if_too_short(pair_s)
-
     def _say_if_too_short(self, pair_s: float) -> None:
+        """Say so once. pair_s: what two blocks take, one of each loop."""
+        if self.course is not None or self._said_too_short:
+            return
         loops, each_s = self.loops, pair_s
         why, what = "transactions are slow", "blocks of each kind"
         if self.plan.servers:
-            each_s, what = loops.session_s + loops.connect_s, "sessions"
-            if loops.session_s > loops.anew_s:
+            anew_s = max(loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
+            session_s = max(loops.session_s, anew_s)
+            each_s, what = session_s + loops.connect_s, "sessions"
+            if session_s > anew_s:
                 why = f"connecting takes {numbers.seconds(loops.connect_s)} each time"
-            elif loops.anew_s == servers.epoch_s(self.request):
+            elif anew_s == servers.epoch_s(self.request):
                 return  # it was said before
         if each_s * LEAST_BLOCKS > self.request.duration_s:
             self.stages.say(
