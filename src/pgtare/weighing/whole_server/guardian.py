@@ -29,8 +29,9 @@ from pgtare.weighing.whole_server.restore_file import RunningNote
 PATIENCE_S = 24 * 3600.0
 #: Pauses between tries grow from the first to the last, in s: a command may fail each time. A
 #: server that is back is to have its setting back soon, and before another weighing takes ours for
-#: the value before.
-_RETRY_S, _LONGEST_S, _LONGEST_SERVER_S, _AWAY_S = 1.0, 60.0, 5.0, 0.3
+#: the value before. But one that refuses us for long is not to have its log filled.
+_RETRY_S, _LONGEST_S, _LONGEST_SERVER_S = 1.0, 60.0, 5.0
+_AWAY_S, _AWAY_FOR_S = 0.3, 300.0
 
 
 def serve() -> None:
@@ -135,16 +136,17 @@ def _try_to_put_back(
     changer: Changer, patience_s: float, may_get_better: Callable[[], bool]
 ) -> None:
     """Try again and again for so long. Raises the last error."""
-    until, pause_s = time.monotonic() + patience_s, _RETRY_S
+    began, pause_s = time.monotonic(), _RETRY_S
     while True:
         try:
             changer.put_back()
             return
         except Exception:
-            if not may_get_better() or time.monotonic() + pause_s > until:
+            tried_s = time.monotonic() - began
+            if not may_get_better() or tried_s + pause_s > patience_s:
                 raise
         is_away = changer.waits_for_server and not changer.is_connected
-        time.sleep(_AWAY_S if is_away else pause_s)
+        time.sleep(_AWAY_S if is_away and tried_s < _AWAY_FOR_S else pause_s)
         longest_s = _LONGEST_SERVER_S if changer.waits_for_server else _LONGEST_S
         pause_s = min(1.2 * pause_s, longest_s)
 
