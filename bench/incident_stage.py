@@ -143,7 +143,7 @@ class Stage:
     def grab(self) -> Path:
         """What all rings hold."""
         path = self.work / "grabbed"
-        shutil.rmtree(path, ignore_errors=True)
+        path.unlink(missing_ok=True)
         where = ("--dsn", self.cluster.dsn(), "--reserve", "0")
         self._run("trace", "grab", str(path), *where)
         return path
