@@ -14,7 +14,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _ALL = (signal.SIGINT, *_ENDING)
 # Someone who presses Ctrl-C twice means it once. The second press would otherwise cut short a
 # clean-up that the first has only just begun and that does not yet hold signals back.
-_SAME_WISH_S = 1.0
+_SAME_WISH_S = 0.3
 _acted_s = -_SAME_WISH_S
 
 
@@ -45,7 +45,7 @@ def _in_main_thread() -> bool:
 def unwind_at_exit_signals() -> contextlib.ExitStack:
     """Turn SIGTERM and SIGHUP into SystemExit until the returned stack is closed.
 
-    Those that follow within a second of one that was acted on, Ctrl-C included, do nothing.
+    Those that follow at once on one that was acted on, Ctrl-C included, do nothing.
     Handlers of the application (and an ignored SIGHUP, as under nohup) are left alone, and outside
     the main thread, where Python allows no handlers, nothing is done.
     """
