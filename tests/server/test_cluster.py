@@ -311,6 +311,7 @@ def test_ctrl_c_acts_again_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> No
     """One that was caught does not make a program deaf."""
     now_s = time.monotonic() + 100
     monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(signals, "_acted_s", 0.0)  # and is as before at the end
     with signals.unwind_at_exit_signals():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
