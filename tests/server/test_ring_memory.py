@@ -217,7 +217,7 @@ def test_budget_that_is_set(small: Server, onlooker: Connection) -> None:
     refusals, before = one(onlooker, refused), volume.used
     short_session(cluster, onlooker)
     assert one(onlooker, refused) == refusals + 1
-    assert volume.used == before
+    assert volume.used <= before  # less, if a trace of an ended session made way in vain
     configure(cluster, "16MB")
     with traced_session(cluster, 1) as client:
         client.execute("SELECT 1")
