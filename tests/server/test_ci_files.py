@@ -84,7 +84,9 @@ def run(
     )
 
 
-@pytest.mark.parametrize("change", ["work_mem = 8MB", "search_path = app"])
+@pytest.mark.parametrize(
+    "change", [pytest.param("work_mem = 8MB", marks=pytest.mark.slow), "search_path = app"]
+)
 def test_a_dear_change_fails_and_is_said(
     wheel: Binaries, dsn: str, tmp_path: Path, change: str
 ) -> None:

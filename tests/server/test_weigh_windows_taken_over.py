@@ -142,6 +142,7 @@ def test_two_guardians_that_were_away_do_not_wait_for_each_other(
         eventually(lambda: entries(server) == [("4MB",)])
 
 
+@pytest.mark.slow
 def test_what_a_guardian_left_alone_is_said_by_the_next_weighing(
     wheel: Binaries, places: list[Path]
 ) -> None:
@@ -208,7 +209,7 @@ def test_a_command_that_hangs_delays_little(
     eventually(file.exists, 30)
 
 
-@pytest.mark.parametrize("victims", ["guardian", "both"])
+@pytest.mark.parametrize("victims", [pytest.param("guardian", marks=pytest.mark.slow), "both"])
 def test_a_command_that_goes_on_is_waited_for(
     server: Cluster, places: list[Path], tmp_path: Path, victims: str
 ) -> None:
