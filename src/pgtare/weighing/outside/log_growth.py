@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
-from psycopg.rows import tuple_row
 
 from pgtare.estimate.trial.design import Arm, Design
-from pgtare.postgres import pooler
+from pgtare.weighing.outside import settings_probe
 from pgtare.weighing.outside.loops import MOST_TPS, REST
 
 #: Lines that a statement has in the log at most, of parse, bind and execute, each with its text.
@@ -31,16 +30,13 @@ _VERBOSE = (
     "log_statement_stats",
     "trace_sort",
 )
-_SETTINGS = (
-    "SELECT pg_catalog.lower(name), setting FROM pg_catalog.pg_settings WHERE setting IS NOT NULL"
-)
 
 
 def announcements(
     conn: psycopg.Connection[Any], design: Design, text: str, duration_s: float, *, writes: bool
 ) -> list[str]:
     """A sentence for each way in which the log grows. text: of one transaction's statements."""
-    values = [_values(conn, arm) for arm in design.arms]
+    values = [settings_probe.in_force(conn, arm.settings) for arm in design.arms]
     return described(design, values, text, duration_s, writes=writes)
 
 
@@ -76,15 +72,6 @@ def described(
             "short --duration first"
         )
     return sentences
-
-
-def _values(conn: psycopg.Connection[Any], arm: Arm) -> dict[str, str]:
-    """What pg_settings shows in an arm; nothing of it lasts."""
-    with conn.transaction(force_rollback=True), conn.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(f"SET LOCAL {pooler.CLOSED_PATH}".encode())
-        for name, value in arm.settings.items():
-            cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
-        return dict(cursor.execute(_SETTINGS).fetchall())
 
 
 def _is_verbose(found: Mapping[str, str]) -> bool:

@@ -30,9 +30,8 @@ SELECT EXISTS (
         AND (name LIKE 'jit%%' OR 'EXPLAIN' = ANY(pg_catalog.pg_settings_get_flags(name)))
 )
 """
-_READ = (
-    "SELECT setting FROM pg_catalog.pg_settings"
-    " WHERE pg_catalog.lower(name) OPERATOR(pg_catalog.=) %s"
+_SHOWN = (
+    "SELECT pg_catalog.lower(name), setting FROM pg_catalog.pg_settings WHERE setting IS NOT NULL"
 )
 
 
@@ -109,10 +108,7 @@ def idle(conn: psycopg.Connection[Any], arms: Sequence[Arm], own: Mapping[str, s
 def _tried(conn: psycopg.Connection[Any], name: str, value: str) -> Missing | None:
     """What stands in the way of this value. Nothing of it lasts."""
     try:
-        with conn.transaction(force_rollback=True):
-            conn.execute(f"SET LOCAL {pooler.CLOSED_PATH}".encode())
-            conn.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
-            row = conn.execute(_READ, (name.lower(),)).fetchone()
+        found = in_force(conn, {name: value})
     except errors.InsufficientPrivilege:
         return _NO_RIGHT
     except errors.CantChangeRuntimeParam as ex:
@@ -124,7 +120,7 @@ def _tried(conn: psycopg.Connection[Any], name: str, value: str) -> Missing | No
         raise UsageError(f"{name} = {value!r}: {first_line(ex)}") from ex
     except psycopg.Error as ex:
         return Missing(f"{name} cannot be set", first_line(ex))
-    if row is None:
+    if name.lower() not in found:
         library = name.partition(".")[0]
         return Missing(
             f"{library} is not loaded, so that {name} would do nothing",
@@ -167,13 +163,18 @@ def filled(arms: Sequence[Arm], own: Mapping[str, str]) -> list[dict[str, str]]:
 def read_back(
     conn: psycopg.Connection[Any], arm: Arm, settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """What pg_settings shows if an arm's settings are put in force; nothing of it lasts."""
-    found = {}
-    with conn.transaction(force_rollback=True):
-        conn.execute(f"SET LOCAL {pooler.CLOSED_PATH}".encode())
+    """What pg_settings shows of an arm's settings if these are put in force."""
+    found = in_force(conn, settings)
+    return {name: found.get(name.lower(), "") for name in arm.settings}
+
+
+def in_force(conn: psycopg.Connection[Any], settings: Mapping[str, str]) -> dict[str, str]:
+    """What pg_settings shows if these settings are put in force, by lower-case name.
+
+    Nothing of it lasts.
+    """
+    with conn.transaction(force_rollback=True), conn.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(f"SET LOCAL {pooler.CLOSED_PATH}".encode())
         for name, value in settings.items():
-            conn.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
-        for name in arm.settings:
-            row = conn.execute(_READ, (name.lower(),)).fetchone()
-            found[name] = str(row[0]) if row else ""
-    return found
+            cursor.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
+        return dict(cursor.execute(_SHOWN).fetchall())
