@@ -211,16 +211,7 @@ class Started:
 
     def __init__(self, command: str, note: Note | None = None) -> None:
         self._output, self._note = _Output(), note
-        reads, self._pipe = os.pipe()
-        self._watch = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCH],
-            stdin=reads,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
-        os.close(reads)
+        self._watch, self._pipe = _reader(_WATCH, subprocess.DEVNULL)
         try:
             self.popen = subprocess.Popen(  # noqa: S602 the user's own command
                 command,
@@ -273,16 +264,7 @@ class _Output:
 
     def __init__(self) -> None:
         self._file = _temporary_file()
-        reads, self.pipe = os.pipe()
-        self._reader = subprocess.Popen(
-            ["/bin/sh", "-c", _READ],
-            stdin=reads,
-            stdout=self._file,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
-        os.close(reads)
+        self._reader, self.pipe = _reader(_READ, self._file)
 
     def text(self) -> str:
         """As the end of a sentence; nothing if nothing was printed."""
@@ -292,6 +274,21 @@ class _Output:
         last = os.pread(self._file.fileno(), _TAIL_BYTES, max(end - _TAIL_BYTES, 0))
         text = " ".join(last.decode(errors="replace").split())
         return f": {text}" if text else ""
+
+
+def _reader(script: str, output: IO[bytes] | int) -> tuple[subprocess.Popen[bytes], int]:
+    """A shell of its own session that may outlive us, and the pipe that it reads."""
+    reads, writes = os.pipe()
+    popen = subprocess.Popen(
+        ["/bin/sh", "-c", script],
+        stdin=reads,
+        stdout=output,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+    os.close(reads)
+    return popen, writes
 
 
 def _temporary_file() -> IO[bytes]:
