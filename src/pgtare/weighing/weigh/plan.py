@@ -30,7 +30,7 @@ from pgtare.weighing.weigh.statistics_gaps import holes, nothing_new
 SLICE_MS, SLICE_TRANSACTIONS, LONGEST_SLICE_MS = (50.0, 150.0), 64, 1000.0
 _RATE_S = 2.0
 #: A line of the log with a short statement in it, roughly, in bytes.
-LOG_LINE_BYTES = 250
+_LOG_LINE_BYTES = 250
 _ZERO = re.compile(r" *0+ *(us|ms|s|min|h|d)? *")
 
 
@@ -259,7 +259,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
         _population_line(plan),
     ]
     lines += arms_lines(design)
-    slots = [slot for slot in design.block if logs_everything(design.arms[slot])]
+    slots = [slot for slot in design.block if _logs_everything(design.arms[slot])]
     if slots:
         share = len(slots) / len(design.block)
         names = ", ".join(dict.fromkeys(design.arms[slot].name for slot in slots))
@@ -267,7 +267,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
         if rate_tps:
             volume = (
                 f"; at the present {rate_tps:.0f} transactions/s about "
-                f"{rate_tps * share * LOG_LINE_BYTES / 1e6:.1f} MB/s if each is one short "
+                f"{rate_tps * share * _LOG_LINE_BYTES / 1e6:.1f} MB/s if each is one short "
                 "statement"
             )
         lines.append(
@@ -323,7 +323,7 @@ def _population_line(plan: WeighPlan) -> str:
     return line
 
 
-def logs_everything(arm: Arm) -> bool:
+def _logs_everything(arm: Arm) -> bool:
     """Whether each statement writes a line to the log in this arm."""
     settings = {name: value.lower() for name, value in arm.settings.items()}
     return (
