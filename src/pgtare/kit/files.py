@@ -152,7 +152,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def _replace(directory: int, name: str, data: bytes) -> None:
-    """Put a file in a directory that is open, whatever its path leads to meanwhile."""
+    """Put a file into an open directory, wherever the path of that leads by now."""
     staging = f".{name}.{secrets.token_hex(4)}"
     fd = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
     try:

@@ -25,7 +25,7 @@ KEEP_ALIVE_S = 60
 BACKLOG = 128
 #: A peer that has vanished is noticed after this time without traffic, s.
 _VANISHED_S = 60
-#: There is at most one line on this in so many s: others may open connections without end.
+#: The log gets at most one line in this time, in s: others may open connections without end.
 _WARNED_S = 60.0
 
 _log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ QUIET_S = 600.0
 _LAST = (1 << 63) - 1
 #: How many times to look again for a file that was replaced while it was read.
 _TRIES = 3
-#: The server leaves rows out that were deleted, as it knows their token: so many others are tried.
+#: How many tokens are tried: under one that it knows, the server ignores rows, even deleted ones.
 _MOST_TOKENS = 5
 
 #: Takes a level and a sentence, for a log.

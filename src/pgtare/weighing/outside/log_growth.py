@@ -80,7 +80,7 @@ def _is_verbose(found: Mapping[str, str]) -> bool:
 
 
 def _logged(found: Mapping[str, str], tps: float, *, writes: bool) -> float:
-    """Transactions a second whose statements may be logged, of so many."""
+    """How many of tps transactions a second may have their statements logged."""
     kinds = ("all", "mod", "ddl") if writes else ("all",)
     every = (
         found.get("log_statement") in kinds
@@ -97,7 +97,7 @@ def _logged(found: Mapping[str, str], tps: float, *, writes: bool) -> float:
 
 
 def _over(found: Mapping[str, str], name: str, tps: float) -> float:
-    """Transactions a second that may last longer than a setting's ms, of so many; none if -1."""
+    """How many of tps transactions a second may last longer than a setting's ms; 0 if it is -1."""
     least_ms = int(found.get(name, -1))
     if least_ms < 0:
         return 0.0

@@ -111,7 +111,7 @@ def driven_session(
 
 @contextlib.contextmanager
 def without_own(conn: psycopg.Connection[Any], name: str) -> Iterator[None]:
-    """A session of ours meanwhile has the server's value of a setting that it has SET."""
+    """For a while, give a session of ours the server's value of a setting that it has SET."""
     own = conn.execute(_OWN_VALUE, (name,)).fetchone()
     if own is not None:
         conn.execute(_RESET_VALUE, (name,))
