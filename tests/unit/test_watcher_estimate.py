@@ -171,9 +171,17 @@ def schedule(switch: Switch, watch: SimpleNamespace, guard: Any = None) -> Sched
     )
 
 
-@pytest.mark.parametrize("words", ["some: work", "some: start | stop"])
+@pytest.mark.parametrize(
+    "switch",
+    [
+        Switch.parse("some: work"),
+        Switch.parse("some: start | stop"),
+        Switch.parse_reload("some: a.period = 1"),  # a worker wakes up at the reload
+    ],
+    ids=lambda switch: switch.kind,
+)
 def test_a_window_is_no_fixed_part_of_what_begins_anew(
-    monkeypatch: pytest.MonkeyPatch, words: str
+    monkeypatch: pytest.MonkeyPatch, switch: Switch
 ) -> None:
     slept: list[float] = []
 
@@ -183,7 +191,7 @@ def test_a_window_is_no_fixed_part_of_what_begins_anew(
     monkeypatch.setattr("time.sleep", sleep)
     guard = SimpleNamespace(set=lambda states: None, check=lambda: None)
     watch = SimpleNamespace(switching=lambda block, arm: None, left_behind=lambda arm: set())
-    one = schedule(Switch.parse(words), watch, guard)
+    one = schedule(switch, watch, guard)
     for block in range(50):
         one._on = None
         slept.append(0.0)
@@ -262,6 +270,37 @@ def found_of(windows: list[WindowTime], *, words: str = "some: start | stop") ->
         windows=windows, sees_sessions=True, sees_processes=True, at_first={APPLICATION}
     )
     return schedule(Switch.parse(words), watch)._watcher(0, np.zeros(len(windows)))
+
+
+def test_what_is_active_all_the_time_is_not_called_unseen() -> None:
+    """As pg_receivewal is of a server elsewhere: nothing varies, so there is no interval."""
+    windows = []
+    for block in range(8):
+        for arm in range(3):
+            one = WindowTime(block, arm, seconds=15.0)
+            if arm == 2:
+                one.seen, one.active[WATCHER] = {WATCHER}, 1.0
+                one.began[WATCHER] = {(2, block)}
+            windows.append(one)
+    watch = SimpleNamespace(
+        windows=windows, sees_sessions=True, sees_processes=False, at_first={APPLICATION}
+    )
+    found = schedule(Switch.parse("some: work"), watch)._watcher(0, np.zeros(len(windows)))
+    assert found.server_pct.lo is None
+    said = wording._watcher(found)
+    assert "nothing was seen of it" not in said
+    assert "+100 % of one session’s time active on the server" in said
+    assert "the same in each of its windows: no interval" in said
+
+
+@pytest.mark.parametrize(
+    ("least", "words"), [(0.004, "0.0040 %"), (0.0051, "0.0051 %"), (1.96, "1.9 %")]
+)
+def test_a_lower_bound_looks_no_larger_than_it_is(least: float, words: str) -> None:
+    found = found_of(trial(np.random.default_rng(1), lambda one: None))
+    held = Interval(estimate=2 * least, lo=least, hi=3 * least)
+    said = wording._watcher(found.model_copy(update={"held_up_pct": held}))
+    assert f"It holds transactions up at least {words} of the time" in said
 
 
 def test_a_kind_that_is_seen_once_without_a_watcher_is_not_the_applications() -> None:
@@ -427,8 +466,42 @@ def test_children_that_have_ended_are_read_with_what_ticks_leave_open() -> None:
 
 def test_a_process_without_children_is_read_exactly() -> None:
     me = machine.processes()[os.getpid()]
-    alone = {1_000_000_000: me._replace(has_outlived=False, session=7)}
+    alone = {os.getpid(): me._replace(has_outlived=False, session=7)}
     assert own_time(alone, 7).unread_ns == 0
+
+
+def test_where_only_ticks_are_known_they_leave_something_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "cpu_ns", lambda pid: None)
+    me = machine.processes()[os.getpid()]
+    alone = {os.getpid(): me._replace(has_outlived=False, session=7)}
+    assert own_time(alone, 7).unread_ns == 2e9 * machine.tick_s()
+
+
+THREADS = """
+import threading, time
+
+def burn():
+    until = time.thread_time() + 0.3
+    while time.thread_time() < until:
+        pass
+
+ended = threading.Thread(target=burn)
+ended.start()
+ended.join()
+threading.Thread(target=burn).start()
+time.sleep(60)
+"""
+
+
+def test_all_threads_of_a_process_count() -> None:
+    """Also one that has ended."""
+    process = Process(shlex.join(["exec", sys.executable, "-c", THREADS]), "--switch x")
+    try:
+        eventually(lambda: own_time(machine.processes(), process.pid).ns > 0.6e9, 30)
+    finally:
+        process.end()
 
 
 BURNS = """

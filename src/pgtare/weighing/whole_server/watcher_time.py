@@ -227,8 +227,8 @@ class WatcherTime:
             total = tick_ns * (mine.own + mine.outlived)
             for pid, each in found.items():
                 if each.parent == self._postmaster:
-                    exact = machine.schedstat(pid)
-                    total += exact[0] if exact is not None else tick_ns * each.own
+                    exact = machine.cpu_ns(pid)
+                    total += exact if exact is not None else tick_ns * each.own
         own = {index: own_time(found, leader) for index, leader in leaders.items()}
         return total, own
 
@@ -252,11 +252,10 @@ def own_time(found: Mapping[int, machine.ProcessTimes], leader: int) -> OwnTime:
     for pid, each in found.items():
         if each.session != leader and pid not in below:
             continue
-        exact = machine.schedstat(pid)
-        ns += exact[0] if exact is not None else tick_ns * each.own
+        exact = machine.cpu_ns(pid)
+        ns += exact if exact is not None else tick_ns * each.own
         ns += tick_ns * each.outlived
-        if each.has_outlived:
-            unread_ns += 2 * tick_ns
+        unread_ns += 2 * tick_ns * (each.has_outlived + (exact is None))
     return OwnTime(ns, unread_ns)
 
 

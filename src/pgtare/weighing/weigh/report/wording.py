@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pgtare.estimate.trial.answer import WITHHOLD, ReasonKind
 from pgtare.estimate.trial.verdict import CONTROL_OFF
@@ -31,6 +31,8 @@ _ALWAYS_NOT_SHOWN = (
     "client, an instrument that leaves cold caches behind costs some 5 to 30 % more.",
 )
 
+#: Settings that have statements logged.
+_LOGGING = ("log_min_duration_statement", "log_statement", "log_duration", "pgaudit.log")
 _DAY_S = 86_400
 #: A control with a smaller p misses 0; one that is off has a p below CONTROL_OFF.
 _ALPHA = 0.05
@@ -192,6 +194,7 @@ def notes(result: WeighResult) -> list[str]:
         _outside(result),
         *_watchers(result),
         _proofs(result),
+        _logging(result),
         _detectable(result),
         _deciding(result),
     ]
@@ -248,9 +251,26 @@ def _pauses(outside: OutsideInfo, before: str, after: str = "") -> str:
 
 def _windows(outside: OutsideInfo, windows: WindowsInfo) -> str:
     return (
-        "This is what these statements pay in one session of our own, in windows of "
+        "This is what these statements pay in one session of pgtare’s own, in windows of "
         f"{numbers.seconds(windows.window_s)}{_pauses(outside, '; “if it waits”')}. What acts less "
         "often than every window is not rightly in it. What a watcher takes itself is not in it:"
+    )
+
+
+def _logging(result: WeighResult) -> str:
+    """What a line in the log costs others."""
+    base = result.arms[0].settings
+    names = [
+        arm.name
+        for arm in of_role(result, "instrument")
+        if answer_of(arm) is not None
+        and any(arm.settings.get(name) != base.get(name) for name in _LOGGING)
+    ]
+    if not names:
+        return ""
+    return (
+        f"Not in the figure of {', '.join(names)}: what the logging process and its disk take, and "
+        "what sessions pay that have to wait for them."
     )
 
 
@@ -285,6 +305,11 @@ def _watcher(found: WatcherInfo) -> str:
             f"{found.acted_in} of its {found.windows} windows: by chance, or because it acts so "
             "seldom; a longer trial shows which"
         )
+    elif not numbers.bounded(found.server_pct) and found.server_pct.estimate:
+        server = (
+            f"{numbers.estimate(found.server_pct)} % {_TAKEN_BY[found.by]}{sessions}, the same in "
+            "each of its windows: no interval"
+        )
     elif not numbers.bounded(found.server_pct):
         server = "nothing was seen of it on the server"
     else:
@@ -310,8 +335,8 @@ def _watcher(found: WatcherInfo) -> str:
         )
     held = ""
     if found.held_up_pct.lo is not None and found.held_up_pct.lo > 0:
-        least = numbers.percent(found.held_up_pct.lo)
-        held = f" It holds transactions up at least {least} of the time."
+        least = rounded_down(found.held_up_pct.lo)
+        held = f" It holds transactions up at least {least} % of the time."
     return f"{found.name} itself: {', and '.join(parts)}.{held}{shared}{_unseen(found)}"
 
 
@@ -540,8 +565,17 @@ def warnings(result: WeighResult) -> list[str]:
 
 def rounded_up(value: float) -> str:
     """Two significant digits, rounded up: a bound must not look smaller than it is."""
+    return _rounded(value, math.ceil, -1e-9)
+
+
+def rounded_down(value: float) -> str:
+    """The same of a bound that must not look larger than it is."""
+    return _rounded(value, math.floor, 1e-9)
+
+
+def _rounded(value: float, whole: Callable[[float], int], slack: float) -> str:
     if not value > 0:
         return numbers.plain(value, 0)
     places = 1 - math.floor(math.log10(value))
-    scaled = math.ceil(value * 10.0**places - 1e-9) / 10.0**places
+    scaled = whole(value * 10.0**places + slack) / 10.0**places
     return f"{scaled:,.{max(places, 0)}f}"
