@@ -2,7 +2,8 @@
 
 Both servers have the library that spins (spinner/); the second spins for about a hundredth of what
 a transaction takes, or not at all. The two methods take turns. For each round: what either says,
-with its interval, in percent of its own base.
+with its interval, in percent of its own base and in µs. The base of the sessions is the server's
+time, that of the duet what a client waits, which is longer: so they compare in µs.
 """
 
 from __future__ import annotations
@@ -86,16 +87,18 @@ def main(args: argparse.Namespace) -> int:
             for ns in SPIN_NS:
                 for how in (_by_sessions, _by_duet):
                     began = time.monotonic()
-                    lo, hi = how(library, ns, args.seconds, Path(work) / f"{number}-{ns}")
-                    took = time.monotonic() - began
+                    lo, hi, base_us = how(library, ns, args.seconds, Path(work) / f"{number}-{ns}")
+                    took, us = time.monotonic() - began, base_us / 100
                     say(
                         f"round {number + 1}, {ns} ns, {how.__name__[1:]}: {lo:+.2f} to {hi:+.2f} %"
-                        f" (± {(hi - lo) / 2:.2f}), {took:.0f} s in all"
+                        f" (± {(hi - lo) / 2:.2f}) of {base_us:.1f} µs: {us * lo:+.2f} to "
+                        f"{us * hi:+.2f} µs (± {us * (hi - lo) / 2:.2f}), {took:.0f} s in all"
                     )
     return 0
 
 
-def _by_sessions(library: str, ns: int, seconds: float, place: Path) -> tuple[float, float]:
+def _by_sessions(library: str, ns: int, seconds: float, place: Path) -> tuple[float, float, float]:
+    """Both ends in percent, and the base in µs."""
     binaries = from_wheel()
     with (
         Cluster(binaries, {"spinner.settled_ns": "0"}, [library]) as first,
@@ -108,10 +111,11 @@ def _by_sessions(library: str, ns: int, seconds: float, place: Path) -> tuple[fl
         words = ["weigh", *servers, "--sql", _SCRIPT, "--protocol", "prepared", "--json"]
         found = _pgtare([*words, "-d", str(seconds)])
     pct = next(arm for arm in found["arms"] if arm["name"] == "B")["answer"]["pct"]
-    return pct["lo"], pct["hi"]
+    return pct["lo"], pct["hi"], found["baseline"]["body_mean_us"]
 
 
-def _by_duet(library: str, ns: int, seconds: float, place: Path) -> tuple[float, float]:
+def _by_duet(library: str, ns: int, seconds: float, place: Path) -> tuple[float, float, float]:
+    """The same."""
     place.mkdir(exist_ok=True)
     study = place / "study.toml"
     sets = max(round(seconds / (3 * 3)), 6)  # rounds of 3 s, of three servers with the floor
@@ -119,8 +123,10 @@ def _by_duet(library: str, ns: int, seconds: float, place: Path) -> tuple[float,
     out = place / "out"
     _run(["ladder", str(study), "--quick", "--out", str(out)])
     found = json.loads((out / "result.json").read_text())
-    effect = found["workloads"][0]["compared"][0]["effect"]
-    return effect["lo_pct"], effect["hi_pct"]
+    workload = found["workloads"][0]
+    effect = workload["compared"][0]["effect"]
+    base = next(rung for rung in workload["rungs"] if rung["variant"] == "A")
+    return effect["lo_pct"], effect["hi_pct"], base["metrics"]["latency_p50_us"]
 
 
 def _pgtare(words: list[str]) -> Any:

@@ -149,13 +149,15 @@ def _create_powa(dsn: str) -> None:
 
 
 def _holds(found: WatcherInfo, share: float) -> bool:
-    lo, hi = found.server_pct.lo, found.server_pct.hi
+    estimate, lo, hi = found.server_pct.estimate, found.server_pct.lo, found.server_pct.hi
     truth = 100 * share
     slack = TOLERANCE * truth
-    right = lo is not None and hi is not None and lo - slack <= truth <= hi + slack
+    known = estimate is not None and lo is not None and hi is not None
+    weighed = f"weighed {estimate:.3f} % [{lo:.3f}, {hi:.3f}]" if known else "has no interval"
+    right = known and lo - slack <= truth <= hi + slack
     print(
-        f"{found.name}: weighed {found.server_pct.estimate:.3f} % [{lo:.3f}, {hi:.3f}] of one "
-        f"processor, counted {truth:.3f} %{'' if right else ' **off**'}"
+        f"{found.name}: {weighed} of one processor, counted {truth:.3f} %"
+        f"{'' if right else ' **off**'}"
     )
     return right
 
@@ -166,8 +168,8 @@ def _windows() -> Iterator[list[list[Any]]]:
     found: list[list[Any]] = []
     begin, end = WatcherTime.begin, WatcherTime.end
 
-    def begun(self: WatcherTime, block: int, arm: int, leaders: Mapping[int, int]) -> None:
-        begin(self, block, arm, leaders)
+    def begun(self: WatcherTime, block: int, arm: int, *others: Any, **more: Any) -> None:
+        begin(self, block, arm, *others, **more)
         found.append([arm, time.monotonic()])
 
     def ended(self: WatcherTime, seconds: float, leaders: Mapping[int, int]) -> None:

@@ -330,16 +330,19 @@ def read(path: Path) -> list[Weight]:
 def compared(now: Sequence[Weight], before: Sequence[Weight]) -> int:
     """Print which pairs of intervals disagree; 1 if that are too many."""
     earlier = {weight.key: weight for weight in before}
-    pairs = [(weight, earlier[weight.key]) for weight in now if weight.key in earlier]
-    apart = []
-    for one, other in pairs:
-        ends = (one.us.estimate, one.us.hi, one.us.lo, other.us.estimate, other.us.hi, other.us.lo)
-        if None in ends:
+    apart, n = [], 0
+    for one in now:
+        other = earlier.get(one.key)
+        if other is None or not (numbers.bounded(one.us) and numbers.bounded(other.us)):
             continue
+        n += 1
+        ends = (one.us.estimate, one.us.hi, one.us.lo, other.us.estimate, other.us.hi, other.us.lo)
         a, a_hi, a_lo, b, b_hi, b_lo = (float(end or 0.0) for end in ends)
         if abs(a - b) > math.hypot(a_hi - a_lo, b_hi - b_lo) / 2:
             apart.append(one)
             print(f"{one.observer}, {one.load}: {cell(one)}, earlier {cell(other)}")
-    most = int(scipy.stats.binom.ppf(0.999, len(pairs), ALPHA))
-    print(f"{len(apart)} of {len(pairs)} pairs disagree; by chance up to {most}")
+    if not n:
+        raise UsageError("the two runs have no observer with an interval in common")
+    most = int(scipy.stats.binom.ppf(0.999, n, ALPHA))
+    print(f"{len(apart)} of {n} pairs disagree; by chance up to {most}")
     return 1 if len(apart) > most else 0
