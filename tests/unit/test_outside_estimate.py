@@ -213,6 +213,15 @@ def test_where_many_runs_are_held_up_nothing_is_free_of_cost() -> None:
     assert answer.because(ReasonKind.DISTURBED)
 
 
+@pytest.mark.parametrize("held_up", [0, 2])
+def test_each_server_may_be_the_one_that_is_held_up(held_up: int) -> None:
+    rows = many_runs().copy()
+    struck = (rows["arm"] == held_up) & (np.random.default_rng(7).random(len(rows)) < 0.4)
+    rows["run_us"][struck] += 300 * rows["transactions"][struck].astype(np.int32)
+    assert disturbed_pct(rows, replace(design(), grouping="sessions")) > 15
+    assert (disturbed_pct(rows, design()) > 15) is (held_up == 0)
+
+
 def test_runs_of_unlike_length_are_disturbed_by_their_own_measure() -> None:
     rows = recorded(np.random.default_rng(1), 500, base_us=1_000.0)
     assert disturbed_pct(rows, design()) < 1

@@ -59,7 +59,7 @@ RUN = np.dtype(
 QUANTILE = 0.99
 #: Of windows it is a higher one: a watcher that acts every 15 s makes few transactions slow.
 WINDOW_QUANTILE = 0.999
-#: A run of the base is disturbed if it takes longer than the median by this, or by half of it.
+#: A run is disturbed if it takes longer than the median by this, or by half of it.
 DISTURBED_US = 100.0
 _DISTURBED_SHARE = 0.5
 #: With a larger share of disturbed runs effects read high; from the second on nothing is called
@@ -88,14 +88,23 @@ def as_observations(rows: npt.NDArray[Any]) -> Observations:
 
 
 def disturbed_pct(rows: npt.NDArray[Any], design: Design) -> float:
-    """Share of the bursts' runs of base and control that something held up; NaN without any."""
-    mine = (rows["loop"] == BURST) & np.isin(rows["arm"], design.reference)
-    if not mine.any():
-        return NAN
-    per_transaction = rows["run_us"][mine] / (1 + rows["transactions"][mine])
-    usual = np.median(per_transaction) * (1 + rows["transactions"][mine])
+    """Share of the bursts' runs of base and control that something held up; NaN without any.
+
+    Of servers, each may be held up by something else: that of the one with the largest share.
+    """
+    bursts = rows[rows["loop"] == BURST]
+    servers = range(2, len(design.arms)) if design.grouping == "sessions" else ()
+    sides = [bursts[np.isin(bursts["arm"], design.reference)]]
+    sides += [bursts[bursts["arm"] == arm] for arm in servers]
+    return max((_held_up_pct(side) for side in sides if len(side)), default=NAN)
+
+
+def _held_up_pct(rows: npt.NDArray[Any]) -> float:
+    """Share of the runs that took much longer than usual. rows: one at least."""
+    per_transaction = rows["run_us"] / (1 + rows["transactions"])
+    usual = np.median(per_transaction) * (1 + rows["transactions"])
     limit = usual + np.maximum(DISTURBED_US, _DISTURBED_SHARE * usual)
-    return 100 * float(np.mean(rows["run_us"][mine] > limit))
+    return 100 * float(np.mean(rows["run_us"] > limit))
 
 
 def analyse_bursts(rows: npt.NDArray[Any], asked: Question) -> TrialEstimate:

@@ -92,8 +92,9 @@ class OutsideInfo(Model):
     )
     waiting_us: float | None = Field(description="the base's mean there")
     disturbed_pct: float | None = Field(
-        description="share of the base's bursts that something held up; above 12 % effects may "
-        "read high, and above 20 % nothing is called equivalent"
+        description="share of the base's bursts that something held up, of servers that of the "
+        "one with most; above 12 % effects may read high, and above 20 % nothing is called "
+        "equivalent"
     )
     failed_blocks: int = Field(description="blocks left out because of an error")
     server_busy_pct: float = Field(

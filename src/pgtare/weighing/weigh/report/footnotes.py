@@ -75,8 +75,9 @@ def _runs(runs: RunInfo, dropped: int) -> str:
 def _outside(found: OutsideInfo) -> str:
     held_up = ""
     if found.disturbed_pct is not None:
-        held_up = f"; {numbers.percent(found.disturbed_pct)} of the base's bursts were held up"
-    sessions = "sessions of our own" if found.servers else "one session of our own"
+        whose = "the most disturbed server's" if found.servers else "the base's"
+        held_up = f"; {numbers.percent(found.disturbed_pct)} of {whose} bursts were held up"
+    sessions = "sessions of pgtare’s own" if found.servers else "one session of pgtare’s own"
     return (
         f"{sessions}, {numbers.percent(found.server_busy_pct)} of one processor of the "
         f"server{held_up}; {numbers.counted(found.failed_blocks, 'block')} left out for errors"
