@@ -59,13 +59,15 @@ def _weigh(asked: dict[str, Any]) -> int:
     schedule.SETTLE_S, schedule.AFTER_OFF_S = SETTLE_S, asked["after_off_s"]
     schedule.GONE_S = asked["gone_s"]
     guardian_client.PATIENCE_S, guardian_client.LEASE_S = asked["patience_s"], asked["lease_s"]
+    switches = tuple(Switch(**one) for one in asked["switches"])
     request = Request(
         (),
         dsn=asked["dsn"],
         outside=True,
         duration_s=asked["seconds"],
         window_s=WINDOW_S,
-        switches=tuple(Switch(**one) for one in asked["switches"]),
+        switches=switches,
+        allow=frozenset(switch.setting for switch in switches),
         sql=asked["sql"] or None,
         seed=asked["seed"],
     )

@@ -97,7 +97,7 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
         "UPDATE orders SET what = 'y' WHERE id = :id;\nEND;\n"
     )
     sentence = refused("weigh pg_stat_statements --dsn {} -f {} -d 3", of_tenant(managed), script)
-    assert "UPDATE does more than read: say --writes" in sentence
+    assert "UPDATE does more than read: add --writes" in sentence
     done = pgtare(
         "weigh pg_stat_statements --dsn {} -f {} --writes -d 3 --output {}",
         of_tenant(managed),
@@ -156,7 +156,7 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
             "weigh pg_stat_statements --protocol nonsense",
             "is not one of 'simple'",
         ),
-        ("weigh pg_stat_statements --sql 'BEGIN READ WRITE; SELECT 1; END'", "say --writes"),
+        ("weigh pg_stat_statements --sql 'BEGIN READ WRITE; SELECT 1; END'", "add --writes"),
         ("weigh pg_stat_statements --sql 'VACUUM orders'", "VACUUM does more than read"),
         ("weigh pg_stat_statements --sql 'SET work_mem = 1'", "SET changes the session"),
         (
@@ -182,7 +182,7 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
         ),
         (
             "weigh pg_stat_statements --sql 'EXPLAIN (ANALYZE) CREATE TABLE zz AS SELECT 1'",
-            "does more than read: say --writes",
+            "does more than read: add --writes",
         ),
         (
             "weigh --arm 'x: enable_seqscan=off' --writes "

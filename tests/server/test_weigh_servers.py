@@ -157,7 +157,7 @@ def test_a_server_is_the_same_in_another_time_zone(two: tuple[str, str]) -> None
             "refuses a statement of --sql: relation",
         ),
         ("--sql 'SELECT 1/0'", "a: division by zero"),
-        ("--sql 'DELETE FROM pg_class'", "say --writes"),
+        ("--sql 'DELETE FROM pg_class'", "add --writes"),
         ("--sql 'SELECT FROM nowhere'", "refuses the script: a: relation"),
         ("--inject-ns 100", "leave out"),
     ],

@@ -60,6 +60,13 @@ pytestmark = pytest.mark.server
 
 SLOWER = "SELECT pg_sleep(0.002) WHERE current_setting('work_mem') = '5MB'"
 SETTING = Switch.parse_reload("mem: work_mem = 5MB")
+ALLOWED = frozenset({"work_mem"})
+RELOAD = "--reload 'x: work_mem = 5MB' --allow work_mem"
+
+
+def looked(conn: Connection[Any], switch: Switch = SETTING) -> Before:
+    """How a setting is that nobody asks about here."""
+    return configuration.look(conn, switch, ALLOWED)
 
 
 @pytest.fixture(autouse=True)
@@ -305,7 +312,7 @@ def left_by(
 
     def put_back(*switches: Switch, after: str = "", ago_s: float | None = 0, by: str = "") -> Any:
         with session(server) as conn:
-            before = [configuration.look(conn, one) if one.setting else None for one in switches]
+            before = [looked(conn, one) if one.setting else None for one in switches]
         with session(server, **({"user": by} if by else {})) as conn:
             file = restore_file.make(configuration.identity(conn), list(switches), before)
         changed_s = time.time() - (ago_s or 0)
@@ -437,9 +444,9 @@ def test_a_copy_with_our_entry_is_told_from_the_server_by_its_place(
 ) -> None:
     left = ("work_mem", "5MB")
     with session(server) as conn:
-        original = configuration.look(conn, SETTING)
+        original = looked(conn)
     with Cluster(wheel, {}) as copy, session(copy) as conn:
-        now = configuration.look(conn, SETTING)
+        now = looked(conn)
         identifier = now.server.partition("/")[0]
         with pytest.raises(MeasurementError, match="another server"):
             configuration.require_same(conn, replace(now, server=f"{identifier}/1"), left)
@@ -536,7 +543,7 @@ def test_a_guardian_that_does_not_answer_is_not_waited_for(
     server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(server) as conn:
-        file = restore_file.make("a server", [SETTING], [configuration.look(conn, SETTING)])
+        file = restore_file.make("a server", [SETTING], [looked(conn)])
     guard = SwitchGuard(server.dsn(), file)
     guard.set([True])
     guardian = psutil.Process(guard.pid)
@@ -577,7 +584,7 @@ def test_a_host_that_vanishes_is_noticed(wheel: Binaries) -> None:
 def test_a_restart_of_the_server_is_waited_for(wheel: Binaries, own_place: Path) -> None:
     with Cluster(wheel, {}) as cluster:
         with session(cluster) as conn:
-            file = restore_file.make("a server", [SETTING], [configuration.look(conn, SETTING)])
+            file = restore_file.make("a server", [SETTING], [looked(conn)])
         guard = SwitchGuard(cluster.dsn(), file)
         guard.set([True])
         cluster.stop()
@@ -596,7 +603,7 @@ def test_guardian_and_server_killed_another_guardian_goes_on(
     monkeypatch.setattr(guardian_client, "PATIENCE_S", 1.0)
     with Cluster(wheel, {}) as cluster:
         with session(cluster) as conn:
-            file = restore_file.make("a server", [SETTING], [configuration.look(conn, SETTING)])
+            file = restore_file.make("a server", [SETTING], [looked(conn)])
         guard = SwitchGuard(cluster.dsn(), file)
         guard.set([True])
         cluster.stop(mode="immediate")
@@ -682,6 +689,7 @@ def test_everything_is_put_back_before_the_analysis(
         duration_s=60,
         window_s=2,
         switches=(SETTING,),
+        allow=ALLOWED,
         seed=7,
     )
     threading.Thread(target=interrupt).start()
@@ -707,6 +715,27 @@ def test_a_server_that_is_back_after_long_has_its_setting_back_soon(
     assert max(pauses) < 1
 
 
+def test_a_command_that_needs_the_server_is_not_run_all_the_time_while_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran, now = tmp_path / "ran", [0.0]
+    ran.touch()
+    needs = Switch("x", "commands", on=f"echo >> {ran}; false", off="true")
+    before = [Before(None, "4MB", "7/1"), None]
+    away = Changer(f"host={tmp_path}", [SETTING, needs], before, touched=[True, True])
+
+    def sleep(pause_s: float) -> None:
+        now[0] += pause_s
+        if now[0] > 60:
+            raise InterruptedError
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0])
+    monkeypatch.setattr(guardian, "time", clock)
+    with pytest.raises(InterruptedError):
+        guardian._try_to_put_back(away, 1e9, lambda: True)
+    assert 5 < len(ran.read_text()) < 20
+
+
 def test_a_guardian_that_is_killed_while_it_tries_a_command_leaves_nothing_half_done(
     server: Cluster, own_place: Path, tmp_path: Path
 ) -> None:
@@ -721,7 +750,7 @@ def test_a_guardian_that_is_killed_while_it_tries_a_command_leaves_nothing_half_
 
     threading.Thread(target=kill).start()
     with pytest.raises(MeasurementError, match="was killed, so it was done at once"):
-        guard.try_on(0)
+        guard.try_as_it_is(0)
     assert [one.text for one in guard.put_back()] == ["x is on again"]
     assert ran.read_text() == 2 * "on\n"
 
@@ -756,7 +785,8 @@ def test_a_setting_is_put_back_before_slow_commands_run(server: Cluster, tmp_pat
     psql = shlex.join([str(server.binaries.psql), "-XAtqc", "SHOW work_mem", server.dsn()])
     slow = Switch("x", "commands", on=f"{psql} > {shlex.quote(str(seen))}", off="true")
     with session(server) as conn:
-        changer = Changer(server.dsn(), [slow, SETTING], [None, configuration.look(conn, SETTING)])
+        before = looked(conn)
+    changer = Changer(server.dsn(), [slow, SETTING], [None, before])
     changer.switch(0, False)
     changer.switch(1, True)
     changer.put_back()
@@ -912,33 +942,66 @@ def test_what_cannot_be_put_back_is_in_the_result(server: Cluster, tmp_path: Pat
     guardian_of(tmp_path).kill()
 
 
-@pytest.mark.slow
-def test_a_providers_commands_are_waited_for(server: Cluster, tmp_path: Path) -> None:
-    """They return at once, and the server shows the value later."""
+def provided(server: Cluster, before: str = "") -> Switch:
+    """What a provider offers: commands that change a setting, after what runs before."""
     psql = shlex.join([str(server.binaries.psql), "-Xq", "-d", server.dsn()])
 
-    def later(statement: str) -> str:
-        words = f"-c {shlex.quote(statement)} -c 'SELECT pg_reload_conf()'"
-        return f"setsid sh -c {shlex.quote(f'sleep 0.3; {psql} {words}')} > /dev/null &"
+    def command(statement: str) -> str:
+        words = f"{psql} -c {shlex.quote(statement)} -c 'SELECT pg_reload_conf()' > /dev/null"
+        return f"setsid sh -c {shlex.quote(before + words)} > /dev/null &" if before else words
 
-    on, off = later("ALTER SYSTEM SET work_mem = '5MB'"), later("ALTER SYSTEM RESET work_mem")
-    switch = Switch("mem", "commands", on, off, "work_mem", "5MB")
-    with session(server) as conn:
-        conn.execute("ALTER SYSTEM SET work_mem = '5MB'")  # it is on before
+    on, off = command("ALTER SYSTEM SET work_mem = '5MB'"), command("ALTER SYSTEM RESET work_mem")
+    return Switch("mem", "commands", on, off, "work_mem", "5MB")
+
+
+def set_and_reload(cluster: Cluster, statement: str) -> None:
+    with session(cluster) as conn:
+        conn.execute(statement.encode())
         conn.execute("SELECT pg_reload_conf()")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_on", [True, False], ids=["on before", "off before"])
+def test_a_providers_commands_are_waited_for(server: Cluster, tmp_path: Path, is_on: bool) -> None:
+    """They return at once, and the server shows the value later."""
+    if is_on:
+        set_and_reload(server, "ALTER SYSTEM SET work_mem = '5MB'")
+    eventually(lambda: entries(server)[-1] == ("5MB" if is_on else "4MB",))
     try:
+        switch = provided(server, "sleep 0.3; ")
         weighed = windows.start(server.dsn(), [switch], tmp_path, seconds=20, sql=SLOWER)
         _, err = weighed.communicate(timeout=120)
         assert weighed.returncode == 0, err
+        assert f"mem is {'on' if is_on else 'off'} again" in err
         found = {a["name"]: a for a in read(tmp_path / "w" / "result.json")["arms"]}
         cost_us = found["mem"]["answer"]["us"]
         assert cost_us["lo"] < 6_000
         assert cost_us["hi"] > 2_000
-        eventually(lambda: entries(server)[-1] == ("5MB",))
+        eventually(lambda: entries(server)[-1] == ("5MB" if is_on else "4MB",))
     finally:
-        with session(server) as conn:
-            conn.execute("ALTER SYSTEM RESET work_mem")
-            conn.execute("SELECT pg_reload_conf()")
+        set_and_reload(server, "ALTER SYSTEM RESET work_mem")
+
+
+def test_what_a_provider_has_off_is_off_again(server: Cluster, tmp_path: Path) -> None:
+    weighed = windows.start(server.dsn(), [provided(server)], tmp_path)
+    eventually(lambda: restore_files(tmp_path))
+    (file,) = restore_files(tmp_path)
+    assert "which switches mem off:" in file.read_text()
+    for value in ("5MB", "4MB", "5MB"):  # the first time it is only tried out
+        eventually(lambda wanted=value: entries(server)[-1] == (wanted,))
+    weighed.kill()
+    weighed.communicate(timeout=60)
+    eventually(lambda: entries(server)[-1] == ("4MB",))
+    eventually(lambda: not restore_files(tmp_path))
+
+
+def test_what_commands_switch_is_shown_before(server: Cluster) -> None:
+    asked = "weigh --dsn {} --switch 'x: true | false | track_io_timing = TRUE' --dry-run"
+    done = in_process(asked, server.dsn())
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "x: track_io_timing = TRUE, which is not so now, and will be not so again after" in words
+    assert "x on: true x off: false" in words
 
 
 def test_what_cannot_be_switched_on_is_not_switched_off(server: Cluster, tmp_path: Path) -> None:
@@ -1033,7 +1096,7 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         assert elsewhere.returncode == 1
         assert "another weighing switches this server" in " ".join(err.split()), err
         assert "another weighing switches this server" in refused(
-            "weigh --dsn {} --reload 'mem: work_mem = 5MB' --dry-run", server.dsn()
+            "weigh --dsn {} --reload 'mem: work_mem = 5MB' --allow work_mem --dry-run", server.dsn()
         )
         with session(server) as conn, pytest.raises(UsageError, match="another weighing"):
             check_alone(conn)  # as a guardian does, if both began at once
@@ -1052,12 +1115,14 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         ("--reload 'x: log_connections = on'", "holds for new sessions"),
         ("--reload 'x: search_path = a'", "holds for new sessions"),
         ("--reload 'x: fsync = off'", "--allow fsync"),
+        ("--reload 'x: work_mem = 2GB'", "--allow work_mem"),
+        ("--reload 'x: seq_page_cost = 9'", "--allow seq_page_cost"),
         ("--reload 'x: statement_timeout = 1s' --allow fsync", "--allow statement_timeout"),
         ("--reload 'x: log_statement = all'", "fill the log"),
-        ("--reload 'x: fsync = off' --allow fsync --period 1m -d 60", "say --duration"),
+        ("--reload 'x: fsync = off' --allow fsync --period 1m -d 60", "add --duration"),
         ("--reload 'x: track_io_timing = maybe'", "cannot be 'maybe'; it can be off, on"),
         ("--reload 'x: bytea_output = loud' --allow bytea_output", "it can be escape, hex"),
-        ("--reload 'x: work_mem = 4MB'", "is 4MB already"),
+        ("--reload 'x: work_mem = 4MB' --allow work_mem", "is 4MB already"),
         ("--reload 'x'", "as in --reload"),
         ("--reload 'control: work_mem = 1MB'", "none of them base or control"),
         ("--switch 'x: a | b | c | d'", "put a pipeline into a script"),
@@ -1065,10 +1130,13 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         ("--switch 'x: true' --at-most 3%", "leave out --at-most"),
         ("--switch 'x: true' --window 5s", "15s at least"),
         ("--period 10s", "are for --switch and --reload"),
-        ("--switch 'x: true' -d 60", "say --duration 8m or more"),
-        ("--reload 'x: work_mem = 5MB' --dry-run --sql 'garbage'", "begins with GARBAGE"),
+        ("--switch 'x: true' -d 60", "add --duration 8m or more"),
         (
-            "--reload 'x: work_mem = 5MB' --dry-run --sql 'SET LOCAL Work_Mem = 1'",
+            f"{RELOAD} --dry-run --sql 'garbage'",
+            "begins with GARBAGE",
+        ),
+        (
+            f"{RELOAD} --dry-run --sql 'SET LOCAL Work_Mem = 1'",
             "overrides a setting that is weighed",
         ),
     ],
@@ -1112,7 +1180,7 @@ def test_a_setting_that_our_session_needs_is_not_weighed(server: Cluster) -> Non
     option = f"--reload 'x: {name} = on' --allow {name}"
     sentence = refused(f"weigh --dsn {{}} {option}", server.dsn())
     assert f"--reload x: {name} is set by pgtare" in sentence
-    assert "say --writes" in sentence
+    assert "add --writes" in sentence
 
 
 @pytest.mark.parametrize(
@@ -1150,7 +1218,9 @@ def test_only_what_is_known_to_be_harmless_is_not_asked_about(server: Cluster) -
         "ssl_ca_file",
         "standard_conforming_strings",
         "temp_file_limit",
+        "track_activities",
         "track_counts",
+        "work_mem",
     ):
         reload = Switch.parse_reload(f"x: {name} = 1")
         with session(server) as conn, pytest.raises(UsageError, match=f"--allow {name} if"):
@@ -1159,13 +1229,22 @@ def test_only_what_is_known_to_be_harmless_is_not_asked_about(server: Cluster) -
         assert configuration.look(conn, Switch.parse_reload("x: track_io_timing = on"))
 
 
+def test_what_counts_is_not_kept_without_being_asked_about(wheel: Binaries) -> None:
+    """With save off, a restart in a window loses all statistics."""
+    with Cluster(wheel, {}, ["pg_stat_statements"]) as cluster, session(cluster) as conn:
+        utility = Switch.parse_reload("x: pg_stat_statements.track_utility = off")
+        assert configuration.look(conn, utility)
+        with pytest.raises(UsageError, match=r"--allow pg_stat_statements\.save if"):
+            configuration.look(conn, Switch.parse_reload("x: pg_stat_statements.save = off"))
+
+
 def test_pending_edits_are_not_put_into_force(wheel: Binaries, tmp_path: Path) -> None:
     with Cluster(wheel, {}) as cluster:
         time.sleep(1.1)  # the server knows the times of files to the second
         with session(cluster) as conn:
             conn.execute("ALTER SYSTEM SET maintenance_work_mem = '99MB'")
             assert "a reload would put that into force" in refused(
-                "weigh --dsn {} --reload 'x: work_mem = 5MB'", cluster.dsn()
+                f"weigh --dsn {{}} {RELOAD}", cluster.dsn()
             )
             conn.execute("ALTER SYSTEM RESET maintenance_work_mem")
             conn.execute("SELECT pg_reload_conf()")
@@ -1175,20 +1254,26 @@ def test_pending_edits_are_not_put_into_force(wheel: Binaries, tmp_path: Path) -
         written, before = config.read_text(), config.stat()
         config.write_text(f"{written}\nmaintenance_work_mem = 77MB\n")
         os.utime(config, (before.st_atime, before.st_mtime))  # as if it was moved there
-        assert "pgtare.conf was changed" in refused(
-            "weigh --dsn {} --reload 'x: work_mem = 5MB'", cluster.dsn()
-        )
+        assert "pgtare.conf was changed" in refused(f"weigh --dsn {{}} {RELOAD}", cluster.dsn())
         config.write_text(written)
         os.utime(config, (before.st_atime, before.st_mtime))
         subprocess.run(["touch", "-d", "+1 minute", hba], check=True)
-        assert "pg_hba.conf was changed" in refused(
-            "weigh --dsn {} --reload 'x: work_mem = 5MB'", cluster.dsn()
-        )
+        assert "pg_hba.conf was changed" in refused(f"weigh --dsn {{}} {RELOAD}", cluster.dsn())
 
 
 def test_who_manages_the_configuration_is_told(server: Cluster) -> None:
-    with session(server, application_name="Patroni restapi"):
-        sentence = refused("weigh --dsn {} --reload 'x: work_mem = 5MB'", server.dsn())
+    """Before anything else, and to a role that may do nothing."""
+    with (
+        session(server) as conn,
+        session(server, application_name="Patroni restapi"),
+    ):
+        conn.execute("CREATE ROLE nothing_much LOGIN")
+        try:
+            sentence = refused(
+                "weigh --dsn {} --reload 'x: work_mem = 5MB'", server.dsn(user="nothing_much")
+            )
+        finally:
+            conn.execute("DROP ROLE nothing_much")
     assert "Patroni writes this server's configuration" in sentence
     assert "--switch 'x: COMMAND ON | COMMAND OFF | work_mem = 5MB'" in sentence
 
@@ -1198,7 +1283,8 @@ def test_a_role_without_rights_is_told_which(server: Cluster) -> None:
         conn.execute("CREATE ROLE nobody_much LOGIN")
     try:
         sentence = refused(
-            "weigh --dsn {} --reload 'x: work_mem = 5MB'", server.dsn(user="nobody_much")
+            f"weigh --dsn {{}} {RELOAD}",
+            server.dsn(user="nobody_much"),
         )
         assert 'GRANT ALTER SYSTEM ON PARAMETER "work_mem" TO "nobody_much";\n' in sentence
     finally:
@@ -1208,7 +1294,7 @@ def test_a_role_without_rights_is_told_which(server: Cluster) -> None:
 
 def grant_what_is_named(cluster: Cluster, conn: Connection[Any]) -> None:
     """To the role weigher, of what its refusal lists."""
-    asked = "weigh --dsn {} --reload 'x: work_mem = 5MB' --dry-run"
+    asked = f"weigh --dsn {{}} {RELOAD} --dry-run"
     sentence = refused(asked, cluster.dsn(user="weigher"))
     conn.execute(sentence[sentence.index("\nGRANT") :].encode())
 
@@ -1217,7 +1303,7 @@ def test_a_role_with_the_rights_that_are_named_sees_pending_edits(wheel: Binarie
     with Cluster(wheel, {}) as cluster, session(cluster) as conn:
         conn.execute("CREATE ROLE weigher LOGIN")
         grant_what_is_named(cluster, conn)
-        asked = "weigh --dsn {} --reload 'x: work_mem = 5MB' --dry-run"
+        asked = f"weigh --dsn {{}} {RELOAD} --dry-run"
         assert in_process(asked, cluster.dsn(user="weigher")).returncode == 0
         conn.execute("REVOKE pg_read_all_settings FROM weigher")
         assert "one of them is missing" in refused(asked, cluster.dsn(user="weigher"))
@@ -1248,10 +1334,10 @@ def test_a_server_without_the_time_of_a_change_is_told_by_that_of_creation(
     query = configuration._IDENTITY.replace("(change,", "(NULL::timestamptz,")
     monkeypatch.setattr(configuration, "_IDENTITY", query)
     with session(server) as conn, pytest.raises(UsageError, match="cannot be told from its copies"):
-        configuration.look(conn, SETTING)
+        looked(conn)
     monkeypatch.setattr(configuration, "_IDENTITY", query.replace("creation", "modification"))
     with session(server) as conn:
-        assert configuration.look(conn, SETTING).server.partition("/")[2].isdigit()
+        assert looked(conn).server.partition("/")[2].isdigit()
 
 
 @pytest.mark.slow
@@ -1275,11 +1361,12 @@ def test_a_role_with_the_rights_that_are_named_may_reload(server: Cluster, tmp_p
 
 def test_the_plan_is_printed_and_nothing_done(server: Cluster) -> None:
     done = in_process(
-        "weigh --dsn {} --reload 'x: work_mem = 5MB' --period 20s --dry-run", server.dsn()
+        f"weigh --dsn {{}} {RELOAD} --period 20s --dry-run",
+        server.dsn(),
     )
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert "567 s: 27 windows of 20 s in random order. x: on for the whole server in 9" in words
+    assert "584 s: 24 windows of 20 s in random order. x: on for the whole server in 8" in words
     assert "x: work_mem is 4MB now, and 5MB for all sessions in its windows" in words
     assert entries(server) == [("4MB",)]
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pgtare.postgres.binaries import Binaries
@@ -67,6 +68,28 @@ def reach(
     if phase == "putting back":
         weighed.send_signal(signal.SIGINT)
         time.sleep(0.3)
+
+
+@pytest.mark.parametrize("with_command", [True, False])
+def test_a_process_ends_though_its_keeper_is_killed_as_well(
+    server: Cluster, tmp_path: Path, with_command: bool
+) -> None:
+    """By `pkill -9 -f pgtare`, or of what it started."""
+    mark = f"13{os.getpid() % 10_000:04}"
+    weighed = windows.start(server.dsn(), [watcher(mark)], tmp_path)
+    eventually(lambda: running(mark))
+    guardian = guardian_of(tmp_path)
+    victims = [guardian, *guardian.children(recursive=True)]
+    victims = [one for one in victims if "pgtare" in " ".join(one.cmdline())]
+    assert len(victims) == 2
+    if with_command:
+        victims.insert(0, psutil.Process(weighed.pid))
+    for victim in victims:
+        victim.suspend()
+    for victim in victims:
+        victim.kill()
+    weighed.communicate(timeout=60)
+    eventually(lambda: not running(mark))
 
 
 @pytest.mark.parametrize("victim", ["command", "guardian", "both", "server"])

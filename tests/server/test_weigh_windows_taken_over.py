@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shlex
 import shutil
@@ -9,26 +10,32 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.switches import Switch
-from pgtare.weighing.whole_server import changer, configuration
+from pgtare.weighing.whole_server import changer, configuration, run
 from pgtare.weighing.whole_server.schedule import Schedule
 from tests import windows
+from tests.commands import in_process, refused
 from tests.server.test_weigh_windows import (
     SETTING,
     entries,
     guardian_of,
+    looked,
+    provided,
     restore_files,
+    set_and_reload,
     toggled,
 )
 from tests.sessions import eventually, one, session
@@ -56,12 +63,6 @@ def places(tmp_path: Path) -> Iterator[list[Path]]:
 def server(wheel: Binaries) -> Iterator[Cluster]:
     with Cluster(wheel, {}) as cluster:
         yield cluster
-
-
-def set_and_reload(cluster: Cluster, statement: str) -> None:
-    with session(cluster) as conn:
-        conn.execute(statement.encode())
-        conn.execute("SELECT pg_reload_conf()")
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_two_guardians_that_were_away_do_not_wait_for_each_other(
     """Somebody has set a third value meanwhile."""
     monkeypatch.setattr(changer, "_OTHERS_S", 0.0)
     with session(server) as conn:
-        before = configuration.look(conn, SETTING)
+        before = looked(conn)
     guardians = [
         changer.Changer(server.dsn(), [switch], [before], touched=[True], resumes=True)
         for switch in (SETTING, OTHER)
@@ -249,23 +250,29 @@ def test_a_command_runs_though_the_place_for_temporary_files_is_gone(
     eventually(lambda: not restore_files(places[0]))
 
 
-def test_a_value_that_is_not_shown_is_found_before_anything_is_switched(
-    server: Cluster, places: list[Path], tmp_path: Path
+@pytest.mark.parametrize("was_on", [True, False])
+def test_a_value_that_somebody_changes_meanwhile_is_not_taken_for_ours(
+    server: Cluster, was_on: bool
 ) -> None:
-    ran = tmp_path / "ran"
-    switch = Switch("x", "commands", f"touch {ran}", f"touch {ran}", "work_mem", "5MB")
-    weighed = windows.start(server.dsn(), [switch], places[0])
-    _, err = weighed.communicate(timeout=60)
-    assert weighed.returncode == 1
-    assert "--switch x: it must be on now, but work_mem is 4MB" in " ".join(err.split()), err
-    assert not ran.exists()
-    assert not restore_files(places[0])
+    """Else it would be put back to what it was not when it was looked at."""
+    switch = replace(provided(server), was_on=was_on)
+    if not was_on:
+        set_and_reload(server, "ALTER SYSTEM SET work_mem = '5MB'")
+        eventually(lambda: entries(server)[-1] == ("5MB",))
+    try:
+        with contextlib.closing(changer.Changer(server.dsn(), [switch], [None])) as ours:
+            with pytest.raises(UsageError, match="somebody has changed work_mem"):
+                ours.try_as_it_is(0)
+            assert not any(ours.touched)
+    finally:
+        set_and_reload(server, "ALTER SYSTEM RESET work_mem")
+        eventually(lambda: entries(server) == [("4MB",)])
 
 
 def test_what_switches_on_is_tried_after_what_switches_off() -> None:
     """Else a command that brings back another value is found out in the first window."""
     asked: list[Any] = []
-    guard = SimpleNamespace(allow=lambda _: None, try_on=asked.append, set=asked.append)
+    guard = SimpleNamespace(allow=lambda _: None, try_as_it_is=asked.append, set=asked.append)
     switches = [Switch("x", "commands", "a", "b", "work_mem", "5MB"), Switch.parse("y: a | b")]
     arms = (Arm("base", "base"), Arm("control", "control"))
     arms += (Arm("x", "instrument"), Arm("y", "instrument"))
@@ -287,3 +294,102 @@ def test_only_the_file_of_alter_system_counts_as_its_file(wheel: Binaries) -> No
         assert configuration._entry(conn, "work_mem") is None
         conn.execute("ALTER SYSTEM SET work_mem = '3MB'")
         assert configuration._entry(conn, "work_mem") == "3MB"
+
+
+def test_a_value_that_is_spelled_otherwise_is_on_all_the_same(
+    five: Cluster, tmp_path: Path
+) -> None:
+    """Else OFF would run, as if that changed nothing."""
+    ran = tmp_path / "ran"
+    of = f"x: true | touch {ran} | work_mem = 5120 kB"
+    done = in_process(f"weigh --dsn {{}} --switch '{of}' --dry-run", five.dsn())
+    assert "work_mem = 5120 kB, which is so now" in " ".join(done.stdout.split()), done.stderr
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("log_connections = on", "holds for new sessions"),
+        ("wal_level = minimal", "changes with a restart only"),
+        ("wal_compression = on", "wal_compression cannot be 'on'"),
+        ("work_mem = 5 lots", "'5 lots' is no value of work_mem: write it as SHOW does"),
+    ],
+)
+def test_a_value_that_cannot_be_seen_to_change_is_refused(
+    server: Cluster, value: str, words: str
+) -> None:
+    switch = f"x: true | true | {value}"
+    assert words in refused(f"weigh --dsn {{}} --switch '{switch}' --dry-run", server.dsn())
+
+
+def test_lines_that_wait_for_a_restart_are_in_nobodys_way(wheel: Binaries) -> None:
+    """Also those that have gone from the file."""
+    with Cluster(wheel, {"max_wal_senders": "7", "max_connections": "30"}) as cluster:
+        with session(cluster) as conn:
+            config = Path(one(conn, "SHOW config_file"))
+            lines = [line for line in config.read_text().splitlines() if "max_wal" not in line]
+            config.write_text("\n".join(lines).replace("max_connections = '30'", "") + "\n")
+            conn.execute("SELECT pg_reload_conf()")
+            waiting = "SELECT count(*) FROM pg_file_settings WHERE error LIKE '%restarting%'"
+            eventually(lambda: one(conn, waiting) >= 1)
+        done = in_process(
+            "weigh --dsn {} --reload 'x: track_io_timing = on' --dry-run", cluster.dsn()
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_file_of_anybodys_is_not_taken_for_an_operators(wheel: Binaries) -> None:
+    with Cluster(wheel, {}) as cluster, session(cluster) as conn:
+        config = Path(one(conn, "SHOW config_file"))
+        custom = config.parent / "custom.conf"
+        custom.write_text("log_checkpoints = on\n")
+        config.write_text(f"{config.read_text()}\ninclude 'custom.conf'\n")
+        conn.execute("SELECT pg_reload_conf()")
+        asked = "weigh --dsn {} --reload 'x: track_io_timing = on' --dry-run"
+        time.sleep(1.1)  # the server knows the times of files to the second
+        assert in_process(asked, cluster.dsn()).returncode == 0
+        custom.write_text("cnpg.config_sha256 = 'abc'\n")
+        assert "CloudNativePG writes this server's configuration" in refused(asked, cluster.dsn())
+
+
+def test_a_server_that_became_a_standby_is_still_the_one_to_put_back(server: Cluster) -> None:
+    with session(server) as conn:
+        pinned = run._pinned(f"{server.dsn()} target_session_attrs=read-write", conn)
+    assert conninfo_to_dict(pinned)["target_session_attrs"] == "any"
+
+
+def test_somebodys_later_edits_are_not_put_into_force_for_a_setting_they_changed(
+    server: Cluster,
+) -> None:
+    """The setting has a new value of theirs, and they go on editing."""
+    with session(server) as conn:
+        before = replace(looked(conn), value="3MB")
+        time.sleep(1.1)  # the server knows the times of files to the second
+        conn.execute("ALTER SYSTEM SET maintenance_work_mem = '99MB'")
+        try:
+            said = configuration.put_back(conn, "work_mem", "5MB", before)
+            assert said.text == "work_mem has another value by now, which is left so"
+            assert one(conn, "SHOW maintenance_work_mem") == "64MB"
+        finally:
+            conn.execute("ALTER SYSTEM RESET maintenance_work_mem")
+
+
+def test_what_is_only_for_the_terminal_is_not_in_the_result(
+    server: Cluster, tmp_path: Path
+) -> None:
+    """A command that prints its password as it fails, in the middle of the trial."""
+    file, fails = tmp_path / "file", tmp_path / "fails"
+    file.touch()
+    both = toggled(file)
+    off = f"test ! -e {fails} || {{ echo hush17; exit 3; }}; {both.off}"
+    weighed = windows.start(server.dsn(), [Switch("x", "commands", both.on, off)], tmp_path)
+    for _ in range(2):
+        eventually(lambda: not file.exists())
+        eventually(file.exists)
+    fails.touch()
+    out, err = weighed.communicate(timeout=60)
+    assert "switching x off: the command failed (status 3)" in " ".join(out.split()), out + err
+    assert "it printed: hush17" in err
+    assert "hush17" not in out
+    assert "hush17" not in (tmp_path / "w" / "result.json").read_text()

@@ -122,7 +122,7 @@ def test_what_reads_needs_no_leave(text: str) -> None:
     ],
 )
 def test_what_read_only_mode_lets_through_is_to_be_allowed(text: str) -> None:
-    with pytest.raises(UsageError, match=r"mine.sql: .* does more than read: say --writes"):
+    with pytest.raises(UsageError, match=r"mine.sql: .* does more than read: add --writes"):
         checked(text)
     checked(text, writes=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -105,9 +106,9 @@ def test_windows_hold_whole_periods() -> None:
 def test_blocks_have_room_for_what_settles() -> None:
     setting, commands = Switch.parse_reload("a: work_mem = 1MB"), Switch.parse("b: on | off")
     process = Switch.parse("c: run")
-    assert least_s([setting], 15) == 8 * 3 * 16
+    assert least_s([setting], 15) == 8 * (3 * 16 + 7.5)
     assert block_s([commands], 15) == 3 * 16 + 10 + 7.5
-    assert block_s([setting, process], 15) == 4 * 16 + 7.5
+    assert block_s([setting, process], 15) == 4 * 16 + 2 * 7.5
 
 
 def test_what_is_put_back_by_hand_names_psql_and_the_shell() -> None:
@@ -118,12 +119,15 @@ def test_what_is_put_back_by_hand_names_psql_and_the_shell() -> None:
         Switch.parse_reload("x: work_mem = 1MB"),
         Switch.parse("y: start\nnow | stop"),
         Switch.parse("z: run"),
+        Switch("w", "commands", "set", "reset", "work_mem", "1MB", was_on=False),
     ]
-    assert restore_file.by_hand(switches, [Before(None, "4MB", "s"), None, None]) == [
+    assert restore_file.by_hand(switches, [Before(None, "4MB", "s"), None, None, None]) == [
         "in psql: ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();",
         "in a shell, which switches y on:",
         "    start",
         "    now",
+        "in a shell, which switches w off:",
+        "    reset",
     ]
 
 
@@ -417,19 +421,84 @@ def test_a_process_that_fails_as_it_is_ended_had_ended_by_itself(tmp_path: Path)
         f"while ! test -e {there}; do sleep 0.1; done; sleep 0.7; exit 3",
         "--switch x",
     )
-    (leader,) = psutil.Process(process.pid).children()
+    children = psutil.Process(process.pid).children()
+    (leader,) = (child for child in children if "read -r group" not in " ".join(child.cmdline()))
     eventually(lambda: not leader.is_running())
     with pytest.raises(MeasurementError, match=r"ended by itself \(status 3\)"):
         process.end()
+
+
+def test_a_command_of_another_user_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(group: int, signum: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(commands, "ENDS_S", 0.2)
+    monkeypatch.setattr("os.killpg", refused)
+    began = time.monotonic()
+    with pytest.raises(commands.NotReturned, match=r"cannot be ended: process \d+ still runs"):
+        commands.run("exec sleep 30", "x", hurry=lambda: True)
+    assert time.monotonic() - began < 15
+    monkeypatch.undo()
+    for process in psutil.process_iter(["cmdline"]):
+        if process.info["cmdline"] == ["sleep", "30"]:
+            process.kill()
+
+
+class Noted:
+    """A command that was under way in a session, some time ago."""
+
+    def __init__(self, session: int, began_s: float) -> None:
+        self.session, self.began_s, self.over = session, began_s, False
+
+    def begins(self) -> None: ...
+
+    def is_over(self) -> None:
+        self.over = True
+
+    def read(self) -> tuple[int, float] | None:
+        return self.session, self.began_s
+
+
+def test_what_began_before_a_command_is_not_ended_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session's number was another's by then, of which the leader has ended."""
+    monkeypatch.setattr(commands, "LONGEST_END_S", 0.2)
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 60 & echo $!"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as leader:
+        assert leader.stdout is not None
+        others = psutil.Process(int(leader.stdout.readline()))
+    note = Noted(leader.pid, time.time() + 100)
+    try:
+        commands.end_earlier(note)
+        assert others.is_running()
+        assert note.over
+        commands.end_earlier(Noted(leader.pid, time.time()))
+        eventually(lambda: not others.is_running())
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            others.kill()
+
+
+def test_what_a_command_prints_is_not_in_its_error() -> None:
+    """The error is kept in results, and what was printed may hold a password."""
+    with pytest.raises(commands.CommandFailed) as failed:
+        commands.run("echo hush17; exit 3", "switching x on")
+    assert str(failed.value) == "switching x on: the command failed (status 3)"
+    assert commands.printed_by(failed.value) == "hush17"
 
 
 def test_a_command_that_was_ended_half_way_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "COMMAND_S", 0.5)
     changer = Changer("", [Switch("x", "commands", on="sleep 2", off="true")], [None])
     with pytest.raises(MeasurementError, match="did not return"):
-        changer.try_on(0)
+        changer.try_as_it_is(0)
     assert changer.touched == [True]
     changer = Changer("", [Switch("x", "commands", on="false", off="true")], [None])
     with pytest.raises(MeasurementError, match="failed"):
-        changer.try_on(0)
+        changer.try_as_it_is(0)
     assert changer.touched == [False]

@@ -52,7 +52,10 @@ def instruments(
 
 def _details(one: Instrument) -> list[str]:
     first, *others = one.variants
-    lines = [f"variants: {first} (what the bare name means), {', '.join(others)}"] if others else []
+    lines = []
+    for name in [first, *others] if others else []:
+        bare = ", what the bare name means" if name == first else ""
+        lines.append(f"{one.name}/{name}{bare}: {one.variants[name]}".removesuffix(": "))
     if not one.safe_in_production:
         lines.append(f"on a server of yours only with --allow {one.name}: {one.reason}")
     if one.missing:

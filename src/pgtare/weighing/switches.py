@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pgtare.errors import UsageError
 
-#: process: runs in its windows only. commands: was on before, and is on afterwards. setting: of
-#: the server's configuration, by ALTER SYSTEM.
+#: process: runs in its windows only. commands: switch something on and off, and leave it as it was.
+#: setting: of the server's configuration, by ALTER SYSTEM.
 Kind = Literal["process", "commands", "setting"]
 
 _NAMED = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]{0,62})\s*:\s+(\S.*?)\s*", re.DOTALL)
@@ -28,7 +28,8 @@ COMMAND_S = 900.0
 class Switch:
     """Something with an on and an off. on, off: shell commands. setting, value: of the server.
 
-    Of commands, setting and value are what pg_settings shows while it is on, if given.
+    Of commands, setting and value are what pg_settings shows while it is on, if given, and was_on
+    is whether it was on before: without a setting it was.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Switch:
     off: str = ""
     setting: str = ""
     value: str = ""
+    was_on: bool = True
 
     @classmethod
     def parse(cls, text: str) -> Switch:
@@ -74,7 +76,12 @@ class Switch:
     @property
     def is_left_on(self) -> bool:
         """Whether it was on before, and is to be on afterwards."""
-        return self.kind == "commands"
+        return self.kind == "commands" and self.was_on
+
+    @property
+    def as_it_was(self) -> tuple[str, str]:
+        """Of commands, the one that puts it back, and "on" or "off"."""
+        return (self.on, "on") if self.was_on else (self.off, "off")
 
     def as_json(self) -> dict[str, Any]:
         """For another process, and for the file of what is to be put back."""

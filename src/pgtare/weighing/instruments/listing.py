@@ -16,7 +16,9 @@ class Instrument(Model):
     """One instrument of the catalogue."""
 
     name: str = Field(description="its name, as `pgtare weigh` takes it")
-    variants: list[str] = Field(description="its variants; the first is what the name alone means")
+    variants: dict[str, str] = Field(
+        description="what each variant is, by name; the first is what the name alone means"
+    )
     description: str = Field(description="what it is")
     safe_in_production: bool = Field(description="whether `--dsn` weighs it without `--allow`")
     reason: str = Field(description="why it is not; else empty")
@@ -41,7 +43,7 @@ def listing(
         instruments=[
             Instrument(
                 name=entry.name,
-                variants=list(entry.variants),
+                variants={name: one.description for name, one in entry.variants.items()},
                 description=entry.description,
                 safe_in_production=entry.safe_in_production,
                 reason=entry.reason,

@@ -195,5 +195,6 @@ def _settings(names: frozenset[str], facts: ServerFacts) -> Iterator[Missing]:
         elif name in facts.start_only:
             yield Missing(
                 f"{name} is fixed when the server starts",
-                "compare whole runs instead (a ladder); no arm can switch it",
+                "no arm can switch it: compare two servers (--server 'without: …' --server 'with: "
+                "…'), or whole runs (pgtare ladder)",
             )

@@ -265,7 +265,7 @@ def _refused(loops: Loops, block: RunBlock) -> str:
         return f"the server only reads: {block.error}"
     if block.sqlstate == "25006":
         return (
-            f"the script writes ({block.error}): say --writes if it may; what it writes stays in "
+            f"the script writes ({block.error}): add --writes if it may; what it writes stays in "
             "your tables"
         )
     if not block.sqlstate:

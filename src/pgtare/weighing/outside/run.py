@@ -535,17 +535,17 @@ class OutsideRun:
                 "outside": outside,
             },
             command=self.command,
-            load={"kind": "outside", "script": self.loops.source.name, "clients": 1},
+            load={"kind": "outside", "script": name_of_load(self.request), "clients": 1},
             server=server,
             machine=machine.describe(),
             warnings=[
-                *_warnings(got, estimate),
+                *_warnings(got, estimate, servers=bool(self.request.servers)),
                 *(f"Left out: {line}." for line in _said(self.plan.left_out)),
             ],
         )
 
 
-def _warnings(got: OutsideRecording, estimate: TrialEstimate) -> list[str]:
+def _warnings(got: OutsideRecording, estimate: TrialEstimate, *, servers: bool) -> list[str]:
     found = []
     if got.trouble:
         found.append(
@@ -558,9 +558,12 @@ def _warnings(got: OutsideRecording, estimate: TrialEstimate) -> list[str]:
         )
     disturbed = estimate.disturbed_pct
     if disturbed is not None and disturbed > DISTURBED_SOME:
+        whose, what, how = "the base's", "costs", "high"
+        if servers:
+            whose, what, how = "one server's", "differences", "wrong"
         none = "" if disturbed <= DISTURBED_MANY else "; nothing is called free of cost"
         found.append(
-            f"{disturbed:.0f} % of the base's bursts were held up by something else: costs may "
-            f"read high{none}. Weigh again when the server has less to do."
+            f"{disturbed:.0f} % of {whose} bursts were held up by something else: {what} may "
+            f"read {how}{none}. Weigh again when the server has less to do."
         )
     return found

@@ -48,7 +48,7 @@ WHERE lower(name) = %s
 _SET_VALUE = "SELECT pg_catalog.set_config(%s, %s, false)"
 #: Who sets what a session does not get from the server's configuration, and what helps.
 _SET_BY = {
-    "session": ("by pgtare, so that a script writes nothing", "say --writes if it may"),
+    "session": ("by pgtare, so that a script writes nothing", "add --writes if it may"),
     "client": ("by its connection", "leave it out of the connection string and PGOPTIONS"),
     "user": ("by its role", "connect as a role without it"),
     "database user": ("by its role in this database", "connect as a role without it"),

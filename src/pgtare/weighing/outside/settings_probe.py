@@ -64,7 +64,8 @@ def weighable(
         role = sql.Identifier(conn.info.user).as_string(None)
         remedy = (
             f"a superuser can GRANT SET ON PARAMETER {names} TO {role}; (PostgreSQL 15 and later); "
-            "managed services often have a role of their own for it"
+            "on a managed service connect as its administrator (rds_superuser, cloudsqlsuperuser, "
+            "azure_pg_admin)"
         )
         if names == _QUERY_ID and entry is not None and entry.name == "pg_stat_statements":
             remedy += "; pg_stat_statements_prepared leaves it alone, and weighs the rest"
@@ -114,7 +115,8 @@ def _tried(conn: psycopg.Connection[Any], name: str, value: str) -> Missing | No
     except errors.CantChangeRuntimeParam as ex:
         return Missing(
             f"no session can set {name} ({first_line(ex)})",
-            "it is the same for the whole server: change it there, and compare whole runs",
+            f"it is the same for the whole server: weigh it by windows, --reload 'NAME: {name} = "
+            "VALUE'",
         )
     except errors.InvalidParameterValue as ex:
         raise UsageError(f"{name} = {value!r}: {first_line(ex)}") from ex

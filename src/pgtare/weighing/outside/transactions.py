@@ -190,7 +190,7 @@ def _check(statement: Statement, name: str, writes: bool, weighed: Collection[st
     if not writes and (not reads or "transaction_read_only" in named):
         what = word.upper() if writing else repr(shown)
         raise UsageError(
-            f"{name}: {what} does more than read: say --writes if it may; what it does stays done"
+            f"{name}: {what} does more than read: add --writes if it may; what it does stays done"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,10 +95,15 @@ def refuse_unsafe(request: Request) -> None:
     """Raise UsageError for what must not be switched on without being asked for by name."""
     for choice in request.chosen:
         entry = choice.entry
-        if entry and not entry.safe_in_production and entry.name not in request.allow:
+        if entry is None:
+            name = _logging_setting(choice.settings)
+            reason = "it floods the log, which holds the literals of statements"
+        else:
+            name, reason = ("" if entry.safe_in_production else entry.name), entry.reason
+        if name and name not in request.allow:
             raise UsageError(
-                f"{choice.name} is not safe on a server of yours ({entry.reason}): "
-                f"say --allow {entry.name} if you want it all the same"
+                f"{choice.name} is not safe on a server of yours ({reason}): add --allow {name} "
+                "if you want it all the same"
             )
 
 
@@ -259,7 +264,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
         _population_line(plan),
     ]
     lines += arms_lines(design)
-    slots = [slot for slot in design.block if _logs_everything(design.arms[slot])]
+    slots = [slot for slot in design.block if _logging_setting(design.arms[slot].settings)]
     if slots:
         share = len(slots) / len(design.block)
         names = ", ".join(dict.fromkeys(design.arms[slot].name for slot in slots))
@@ -323,12 +328,15 @@ def _population_line(plan: WeighPlan) -> str:
     return line
 
 
-def _logs_everything(arm: Arm) -> bool:
-    """Whether each statement writes a line to the log in this arm."""
-    settings = {name: value.lower() for name, value in arm.settings.items()}
-    return (
-        _ZERO.fullmatch(settings.get("log_min_duration_statement", "")) is not None
-        or settings.get("log_statement") in ("all", "mod")
-        or settings.get("log_duration") in ("on", "true", "yes", "1")
-        or _ZERO.fullmatch(settings.get("auto_explain.log_min_duration", "")) is not None
-    )
+def _logging_setting(settings: Mapping[str, str]) -> str:
+    """The setting by which each statement writes a line to the log; empty if there is none."""
+    for name, value in settings.items():
+        if name in ("log_min_duration_statement", "auto_explain.log_min_duration"):
+            logs = _ZERO.fullmatch(value) is not None
+        elif name == "log_duration":
+            logs = value.lower() in ("on", "true", "yes", "1")
+        else:
+            logs = name == "log_statement" and value.lower() in ("all", "mod")
+        if logs:
+            return name
+    return ""

@@ -15,11 +15,8 @@ from pgtare.weighing.switches import COMMAND_S, Kind, Switch
 from pgtare.weighing.whole_server import configuration
 from pgtare.weighing.whole_server.commands import Note, NotReturned, Process, end_earlier, run
 from pgtare.weighing.whole_server.configuration import Before, PutBack
+from pgtare.weighing.whole_server.setting_values import setting_now
 
-_SHOWN = """
-SELECT setting, setting || coalesce(unit, ''), pg_catalog.current_setting(name)
-FROM pg_catalog.pg_settings WHERE lower(name) = %s
-"""
 _SHOWN_POLL_S = 0.5
 #: So long after a new session of ours another guardian has one again, in s, if it is to have one.
 _OTHERS_S = 10.0
@@ -102,21 +99,18 @@ class Changer:
             self._connected_at = time.monotonic()
         return self._conn
 
-    def try_on(self, index: int) -> None:
-        """Run the command that switches on, of what is on: if it fails, all is as it was.
+    def try_as_it_is(self, index: int) -> None:
+        """Run the command that changes nothing, as all is so already. If it fails, all is so still.
 
-        Raises UsageError, with nothing done, if the server does not show that it is on.
+        Raises UsageError, with nothing done, if that is not what the server shows any more.
         """
         switch = self.switches[index]
-        if switch.setting and not self._is_shown(switch):
-            conn = self.connect()
-            now = configuration.shown(switch.setting, configuration.current(conn, switch.setting))
+        if switch.setting and self._is_shown(switch) != switch.was_on:
             raise UsageError(
-                f"--switch {switch.name}: it must be on now, but {switch.setting} is {now}, not "
-                "what you gave: give the value that the server shows, or switch it on first"
+                f"--switch {switch.name}: somebody has changed {switch.setting}: try again"
             )
         try:
-            self._run(switch, on=True)
+            self._run(switch, on=switch.was_on)
         except NotReturned:
             self.touched[index] = True  # it was ended half-way
             raise
@@ -152,13 +146,18 @@ class Changer:
             for touched, switch in zip(self.touched, self.switches, strict=True)
         )
 
-    def put_back(self) -> list[PutBack]:
+    def put_back(self, *, commands: bool = True) -> list[PutBack]:
         """Everything as it was before. Raises the first error, with the rest done.
 
-        May be called again after an error, and gives all that has been done.
+        May be called again after an error, and gives all that has been done. commands: whether
+        they are to be run this time.
         """
         failed: Exception | None = None
-        touched = [index for index, is_so in enumerate(self.touched) if is_so]
+        touched = [
+            index
+            for index, is_so in enumerate(self.touched)
+            if is_so and (commands or self.switches[index].kind != "commands")
+        ]
         for index in sorted(touched, key=lambda index: _PUT_BACK.index(self.switches[index].kind)):
             try:
                 self.done += self._put_back(index, self.switches[index])
@@ -193,9 +192,10 @@ class Changer:
             return [PutBack(left, as_before=False)] if left else []
         if self.note is not None:
             end_earlier(self.note)
-        run(switch.on, _switching(switch, True), self.note)
-        self.on[index] = True
-        return [PutBack(f"{switch.name} is on again")]
+        command, state = switch.as_it_was
+        run(command, _switching(switch, switch.was_on), self.note)
+        self.on[index] = switch.was_on
+        return [PutBack(f"{switch.name} is {state} again")]
 
     def _run(self, switch: Switch, *, on: bool) -> None:
         command = switch.on if on else switch.off
@@ -210,7 +210,8 @@ class Changer:
         check_alone(conn, [row[0] for row in conn.execute(_LATER, (GUARDIAN,)).fetchall()])
         if time.monotonic() - self._connected_at < _OTHERS_S:
             raise MeasurementError(
-                f"{switch.setting} has a value that is not ours: another weighing may have set it"
+                f"{switch.setting} has a value that pgtare did not set: another weighing may have "
+                "done so"
             )
 
     def _set(self, switch: Switch, before: Before | None, on: bool) -> None:
@@ -222,6 +223,8 @@ class Changer:
         try:
             value = configuration.change(self.connect(), switch.setting, value, expected)
         except psycopg.errors.InvalidParameterValue as ex:
+            if configuration.is_secret(switch.setting):
+                raise UsageError(f"{switch.setting} cannot have that value") from None
             raise UsageError(
                 f"{switch.setting} = {switch.value}: {own_session.first_line(ex)}"
             ) from ex
@@ -244,17 +247,16 @@ class Changer:
                 )
             if time.monotonic() > until:
                 state = "not shown" if on else "still shown"
+                value = "" if configuration.is_secret(switch.setting) else f" = {switch.value}"
                 raise MeasurementError(
-                    f"{switch.setting} = {switch.value} is {state} {COMMAND_S / 60:.0f} minutes "
-                    f"after the command of {switch.name}"
+                    f"{switch.setting}{value} is {state} {COMMAND_S / 60:.0f} minutes after the "
+                    f"command of {switch.name}"
                 )
             time.sleep(_SHOWN_POLL_S)
 
     def _is_shown(self, switch: Switch) -> bool:
-        row = self.connect().execute(_SHOWN, (switch.setting,)).fetchone()
-        if row is None:
-            raise UsageError(f"the server has no setting {switch.setting}")
-        return switch.value.lower() in {str(form).lower() for form in row}
+        of = f"--switch {switch.name}"
+        return setting_now(self.connect(), switch.setting, of).is_value(switch.value)
 
 
 def _switching(switch: Switch, on: bool) -> str:

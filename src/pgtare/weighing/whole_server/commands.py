@@ -42,6 +42,22 @@ class NotReturned(MeasurementError):
     """A command was ended, as it did not return."""
 
 
+class CommandFailed(MeasurementError):
+    """A command failed. printed: the end of what it printed, for the terminal only.
+
+    It may hold a password, as commands may, and the sentence is kept in results.
+    """
+
+    def __init__(self, sentence: str, printed: str) -> None:
+        super().__init__(sentence)
+        self.printed = printed
+
+
+def printed_by(ex: BaseException) -> str:
+    """What the command printed that is to blame for an error; nothing if there is none."""
+    return ex.printed if isinstance(ex, CommandFailed) else ""
+
+
 class Note(Protocol):
     """Where it is kept which command is under way: a shell that leads a session of its own."""
 
@@ -73,16 +89,16 @@ def run(
         with contextlib.suppress(subprocess.TimeoutExpired):
             popen.wait(_POLL_S)
     status = popen.poll()
-    if status is None:
-        started.end()
+    is_over = status is not None or started.end()
     started.close()
     if note is not None and (status is not None or not _of_session(popen.pid)):
         note.is_over()
     if status is None:
         limit = f"{limit_s:.0f} s" if limit_s < 60 else f"{limit_s / 60:.0f} min"
-        raise NotReturned(f"{what}: the command did not return in {limit}, and was ended")
+        then = "was ended" if is_over else f"cannot be ended: process {popen.pid} still runs"
+        raise NotReturned(f"{what}: the command did not return in {limit}, and {then}")
     if status:
-        raise MeasurementError(f"{what}: the command failed (status {status}){started.text()}")
+        raise CommandFailed(f"{what}: the command failed (status {status})", started.text())
 
 
 def end_earlier(note: Note) -> None:
@@ -94,12 +110,7 @@ def end_earlier(note: Note) -> None:
     if found is None:
         return
     session, began_s = found
-    left = _of_session(session)
-    for process in left:
-        with contextlib.suppress(psutil.Error):
-            if process.pid == session and abs(process.create_time() - began_s) > _SAME_START_S:
-                left = []  # another process has its number by now
-                break
+    left = [each for each in _of_session(session) if _began_since(each, began_s)]
     _, left = psutil.wait_procs(left, LONGEST_END_S)
     for process in left:
         with contextlib.suppress(psutil.Error):
@@ -110,6 +121,18 @@ def end_earlier(note: Note) -> None:
             f"the command that was under way still runs (process {left[0].pid}): end it, or wait"
         )
     note.is_over()
+
+
+def _began_since(process: psutil.Process, began_s: float) -> bool:
+    """Whether a process of a session is of ours, or another one has the number by now.
+
+    It has if a process began before ours did, at began_s, or its leader after that.
+    """
+    with contextlib.suppress(psutil.Error):
+        after_s = process.create_time() - began_s
+        is_leader = process.pid == os.getsid(process.pid)
+        return after_s > -_SAME_START_S and not (is_leader and after_s > _SAME_START_S)
+    return False
 
 
 class Process:
@@ -149,9 +172,10 @@ class Process:
         if ended or self._popen.returncode > 0:
             returned = self._popen.returncode == 0
             advice = "; one that returns needs a second one that switches off" if returned else ""
-            raise MeasurementError(
+            raise CommandFailed(
                 f"{self._what}: the command ended by itself (status {self._popen.returncode})"
-                f"{self._output.text()}{advice}"
+                f"{advice}",
+                self._output.text(),
             )
 
     def stop(self) -> str:
@@ -236,13 +260,15 @@ class Started:
         if self._note is not None:
             self._note.begins()
 
-    def end(self) -> None:
-        """End it with all that it has started."""
+    def end(self) -> bool:
+        """End it with all that it has started; whether that was possible: one may be root's."""
         signal_group(self.popen.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(_STARTS_S)
         end_group(self.popen.pid)
-        self.popen.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(_STARTS_S)
+        return self.popen.returncode is not None
 
     def close(self) -> None:
         """What it has left running may outlive us."""
@@ -251,7 +277,7 @@ class Started:
         os.close(self._pipe)
 
     def text(self) -> str:
-        """What it has printed, as the end of a sentence."""
+        """The end of what it has printed."""
         return self._output.text()
 
 
@@ -267,13 +293,13 @@ class _Output:
         self._reader, self.pipe = _reader(_READ, self._file)
 
     def text(self) -> str:
-        """As the end of a sentence; nothing if nothing was printed."""
+        """The end of what was printed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._reader.wait(_STARTS_S)  # what it has started may go on writing
         end = os.fstat(self._file.fileno()).st_size
         last = os.pread(self._file.fileno(), _TAIL_BYTES, max(end - _TAIL_BYTES, 0))
         text = " ".join(last.decode(errors="replace").split())
-        return f": {text}" if text else ""
+        return text
 
 
 def _reader(script: str, output: IO[bytes] | int) -> tuple[subprocess.Popen[bytes], int]:

@@ -18,7 +18,9 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.postgres import own_session
 from pgtare.postgres.own_session import first_line
 from pgtare.postgres.private_settings import is_private
+from pgtare.weighing.outside.session import without_own
 from pgtare.weighing.switches import Switch
+from pgtare.weighing.whole_server.setting_values import SettingNow, setting_now
 
 #: How long the server may take until a session sees what was reloaded, in s.
 _RELOAD_S = 10.0
@@ -35,33 +37,20 @@ _LISTS = frozenset(
         "unix_socket_directories",
     }
 )
-#: These are known to do no harm, whatever their value. All others may lose data, end what others
-#: run, change what their statements do, or write them to the log.
+#: These only observe, whatever their value. All others may lose data, end what others run, change
+#: their plans or what their statements do, take memory, or write statements to the log.
 _HARMLESS = frozenset(
     {
         "compute_query_id",
-        "effective_cache_size",
-        "effective_io_concurrency",
-        "hash_mem_multiplier",
-        "jit",
-        "jit_above_cost",
-        "jit_inline_above_cost",
-        "jit_optimize_above_cost",
         "log_autovacuum_min_duration",
         "log_checkpoints",
         "log_lock_waits",
         "log_recovery_conflict_waits",
         "log_replication_commands",
-        "maintenance_work_mem",
-        "random_page_cost",
-        "seq_page_cost",
-        "track_activities",
         "track_cost_delay_timing",
         "track_functions",
         "track_io_timing",
         "track_wal_io_timing",
-        "wal_compression",
-        "work_mem",
     }
 )
 #: And all of these.
@@ -72,11 +61,6 @@ _ONLY_COUNT = (
     "pg_wait_sampling.",
     "wait_event_timing.",
 )
-_CONTEXT = """
-SELECT context, vartype, coalesce(enumvals, '{}') FROM pg_catalog.pg_settings
-WHERE lower(name) = %s
-"""
-_BOOLEANS = frozenset({"on", "off", "true", "false", "yes", "no", "1", "0"})
 #: Without pg_read_all_settings the files are not seen, and no edits of them.
 _MAY = """
 SELECT pg_catalog.has_parameter_privilege(%s, 'ALTER SYSTEM')
@@ -157,26 +141,34 @@ FROM (SELECT file_name FROM pg_catalog.pg_hba_file_rules
      LATERAL pg_catalog.pg_stat_file(file_name, true) AS found
 WHERE found.modification > pg_catalog.pg_conf_load_time()
 """
+#: Lines that keep the server from reading its files. Those that wait for a restart do not, also
+#: where the line has gone.
 _WRONG = """
-SELECT sourcefile || ' line ' || sourceline || ': ' || error FROM pg_catalog.pg_file_settings
-WHERE error IS NOT NULL AND error <> 'setting could not be applied' ORDER BY seqno LIMIT 1
+SELECT coalesce(sourcefile || ' line ' || sourceline || ': ', '') || error
+FROM pg_catalog.pg_file_settings
+WHERE error <> 'setting could not be applied'
+  AND error NOT LIKE 'parameter "%" cannot be changed without restarting the server'
+ORDER BY seqno LIMIT 1
 """
-#: Who else writes the configuration, by what is seen of them.
+#: Who else writes the configuration, by what every role sees of them.
 _MANAGED = """
 SELECT 'Patroni' FROM pg_catalog.pg_stat_activity WHERE application_name ILIKE 'patroni%'
-UNION ALL SELECT 'Patroni' FROM pg_catalog.pg_file_settings
-    WHERE sourcefile LIKE '%postgresql.base.conf'
-UNION ALL SELECT 'CloudNativePG' FROM pg_catalog.pg_settings WHERE name LIKE 'cnpg.%'
-UNION ALL SELECT 'CloudNativePG' FROM pg_catalog.pg_file_settings
-    WHERE sourcefile LIKE '%/custom.conf'
 UNION ALL SELECT 'its provider' FROM pg_catalog.pg_settings
     WHERE name LIKE ANY (ARRAY['rds.%', 'azure.%', 'cloudsql.%', 'alloydb.%'])
 UNION ALL SELECT 'an operator (allow_alter_system is off)' FROM pg_catalog.pg_settings
     WHERE name = 'allow_alter_system' AND setting = 'off'
 LIMIT 1
 """
+#: And by its files. CloudNativePG writes what no server has as a setting.
+_MANAGED_FILES = """
+SELECT CASE WHEN name LIKE 'cnpg.%' THEN 'CloudNativePG' ELSE 'Patroni' END
+FROM pg_catalog.pg_file_settings
+WHERE name LIKE 'cnpg.%' OR sourcefile LIKE '%postgresql.base.conf'
+LIMIT 1
+"""
 _OTHER_WAY = (
-    "use its own commands: --switch '{name}: COMMAND ON | COMMAND OFF | {setting} = {value}'"
+    "use its own commands: --switch '{name}: COMMAND ON | COMMAND OFF | {setting} = {value}', "
+    "with windows of minutes (--window 2m)"
 )
 _RIGHTS = """--reload {name}: it needs a superuser, or these rights of its role ({why}):
 GRANT ALTER SYSTEM ON PARAMETER {setting} TO {role};
@@ -230,39 +222,21 @@ def look(
 
     allow: names of settings that are not known to be harmless, and are wanted all the same.
     """
-    name = switch.setting
-    row = conn.execute(_CONTEXT, (name,)).fetchone()
-    if row is None:
-        raise UsageError(f"--reload {switch.name}: the server has no setting {name}")
-    if row[0] in ("postmaster", "internal"):
-        raise UsageError(
-            f"--reload {switch.name}: {name} changes with a restart only: compare two servers "
-            "(--server)"
-        )
-    if row[0] in ("backend", "superuser-backend") or name in _LISTS:
-        raise UsageError(
-            f"--reload {switch.name}: {name} holds for new sessions: compare two servers (--server)"
-        )
-    harmless = name in _HARMLESS or name.startswith(_ONLY_COUNT)
+    name, of = switch.setting, f"--reload {switch.name}"
+    now = setting_now(conn, name, of)
+    require_reload(now, of)
+    _refuse_managed(conn, switch, _MANAGED)
+    harmless = name in _HARMLESS or (name.startswith(_ONLY_COUNT) and not name.endswith(".save"))
     if not harmless and name not in allow:
         raise UsageError(
-            f"--reload {switch.name}: {name} holds for all sessions of the server, and may lose "
-            "data, end what others run, change what their statements do, or fill the log with "
-            f"them: say --allow {name} if you want it all the same"
+            f"{of}: {name} holds for all sessions of the server, and is not known only to count or "
+            "to time: it may lose data, end what others run, change their plans or what their "
+            f"statements do, take memory, or fill the log with them: add --allow {name} if you "
+            "want it all the same"
         )
-    values = _BOOLEANS if row[1] == "bool" else {str(one).lower() for one in row[2]}
-    if values and switch.value.lower() not in values:
-        raise UsageError(
-            f"--reload {switch.name}: {name} cannot be {switch.value!r}; it can be "
-            f"{', '.join(sorted(values - {'1', '0', 'yes', 'no', 'true', 'false'}))}"
-        )
+    require_value(now, switch.value, of)
     try:
-        managed = conn.execute(_MANAGED.encode()).fetchone()
-        if managed is not None:
-            other = _OTHER_WAY.format(name=switch.name, setting=name, value=switch.value)
-            raise UsageError(
-                f"--reload {switch.name}: {managed[0]} writes this server's configuration: {other}"
-            )
+        _refuse_managed(conn, switch, _MANAGED_FILES)
         refuse_pending(conn)
         entry, value = _entry(conn, name), current(conn, name)
         server = conn.execute(_IDENTITY).fetchone()
@@ -281,6 +255,32 @@ def look(
             f"--reload {switch.name}: {name} is {value} already: there is nothing to weigh"
         )
     return Before(entry, value, str(server[0]), _place(conn))
+
+
+def require_reload(now: SettingNow, of: str) -> None:
+    """Raise UsageError if a reload does not change a setting in sessions that are there."""
+    if now.needs_restart:
+        raise UsageError(
+            f"{of}: {now.name} changes with a restart only: compare two servers (--server)"
+        )
+    if now.is_for_new_sessions or now.name in _LISTS:
+        raise UsageError(f"{of}: {now.name} holds for new sessions: compare two servers (--server)")
+
+
+def require_value(now: SettingNow, value: str, of: str) -> None:
+    """Raise UsageError if a setting of words does not have this one."""
+    if (allowed := now.allowed()) and not now.has(value):
+        raise UsageError(f"{of}: {now.name} cannot be {value!r}; it can be {', '.join(allowed)}")
+
+
+def _refuse_managed(conn: psycopg.Connection[Any], switch: Switch, query: str) -> None:
+    """Raise UsageError if somebody else writes the configuration, or has forbidden to."""
+    managed = conn.execute(query.encode()).fetchone()
+    if managed is not None:
+        other = _OTHER_WAY.format(name=switch.name, setting=switch.setting, value=switch.value)
+        raise UsageError(
+            f"--reload {switch.name}: {managed[0]} writes this server's configuration: {other}"
+        )
 
 
 def _rights(conn: psycopg.Connection[Any], switch: Switch, why: str) -> str:
@@ -413,7 +413,7 @@ def _refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | No
 def change(
     conn: psycopg.Connection[Any], name: str, value: str | None, expected: str | None
 ) -> str:
-    """Give a setting a value, or its entry up, and reload; what it is then in this session.
+    """Give a setting a value, or its entry up, and reload; what it is then.
 
     expected: the entry that we left there. Raises MeasurementError, UsageError if somebody else has
     edited the files meanwhile.
@@ -428,8 +428,9 @@ def change(
 
 
 def current(conn: psycopg.Connection[Any], name: str) -> str:
-    """What a setting is in this session."""
-    row = conn.execute(_VALUE, (name,)).fetchone()
+    """What a setting is, whatever our session has for itself."""
+    with without_own(conn, name):
+        row = conn.execute(_VALUE, (name,)).fetchone()
     return str(row[0]) if row else ""
 
 
@@ -444,16 +445,20 @@ def put_back(conn: psycopg.Connection[Any], name: str, ours: str, before: Before
     with contextlib.suppress(PgtareError, psycopg.Error):  # to put it back matters more
         edited = _edited(conn)
     entry = _entry(conn, name)
+    also = f"; the reload has put into force what is new in {', '.join(edited)}" if edited else ""
     if entry == before.entry:
-        if current(conn, name) != before.value:  # taken out of the file, and still in force
-            reload(conn)
-        return PutBack(f"{name} is as it was")
+        if current(conn, name) == before.value:
+            return PutBack(f"{name} is as it was")
+        now = setting_now(conn, name, name)
+        if edited and not (now.has(ours) and now.is_value(ours)):
+            return PutBack(f"{name} has another value by now, which is left so")
+        reload(conn)  # taken out of the file, and still in force
+        return PutBack(f"{name} is as it was{also}")
     if entry != ours:
         said = f"{name} was left alone: somebody else has set it to {shown(name, entry)}"
         return PutBack(said, as_before=False)
     _alter(conn, name, before.entry)
     reload(conn)
-    also = f"; the reload has put into force what is new in {', '.join(edited)}" if edited else ""
     return PutBack(f"{name} was put back{also}")
 
 

@@ -22,6 +22,7 @@ import psycopg
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.whole_server.changer import Changer, check_alone
+from pgtare.weighing.whole_server.commands import printed_by
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.restore_file import RunningNote
 
@@ -65,7 +66,7 @@ def serve() -> None:
         except psycopg.Error as ex:
             answer = {"error": first_line(ex), "kind": "psycopg.Error"}
         except Exception as ex:  # whatever it is, what was changed is to be put back
-            answer = {"error": str(ex), "kind": type(ex).__name__}
+            answer = {"error": str(ex), "kind": type(ex).__name__, "printed": printed_by(ex)}
         try:
             _say({**answer, "number": asked.get("number")})
         except OSError:
@@ -108,8 +109,8 @@ def _obey(changer: Changer, asked: dict[str, Any], file: Path) -> dict[str, Any]
         return {"session": changer.connect().info.backend_pid}
     if asked["do"] == "stay":
         return {}
-    if asked["do"] == "try on":
-        changer.try_on(int(asked["index"]))
+    if asked["do"] == "try":
+        changer.try_as_it_is(int(asked["index"]))
         return {}
     if asked["do"] == "switch":
         changer.switch(int(asked["index"]), bool(asked["on"]))
@@ -135,16 +136,24 @@ def _remove(file: Path, changer: Changer) -> None:
 def _try_to_put_back(
     changer: Changer, patience_s: float, may_get_better: Callable[[], bool]
 ) -> None:
-    """Try again and again for so long. Raises the last error."""
+    """Try again and again for so long. Raises the last error.
+
+    A server that is away is looked for more often than a command is run that fails.
+    """
     began, pause_s = time.monotonic(), _RETRY_S
-    while True:
+    commands_at, commands_pause_s = began, _RETRY_S
+    while any(changer.touched):
+        commands = time.monotonic() >= commands_at or not changer.waits_for_server
         try:
-            changer.put_back()
-            return
+            changer.put_back(commands=commands)
+            continue  # settings are back: now what commands switch
         except Exception:
             tried_s = time.monotonic() - began
             if not may_get_better() or tried_s + pause_s > patience_s:
                 raise
+        if commands:
+            commands_at = time.monotonic() + commands_pause_s
+            commands_pause_s = min(1.2 * commands_pause_s, _LONGEST_S)
         is_away = changer.waits_for_server and not changer.is_connected
         time.sleep(_AWAY_S if is_away and tried_s < _AWAY_FOR_S else pause_s)
         longest_s = _LONGEST_SERVER_S if changer.waits_for_server else _LONGEST_S

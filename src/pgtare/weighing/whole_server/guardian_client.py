@@ -8,7 +8,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import psutil
@@ -18,7 +18,7 @@ from pgtare.kit.interpreter import module_command
 from pgtare.weighing.switches import COMMAND_S
 from pgtare.weighing.whole_server import configuration
 from pgtare.weighing.whole_server.changer import Changer
-from pgtare.weighing.whole_server.commands import LONGEST_END_S, end_group
+from pgtare.weighing.whole_server.commands import LONGEST_END_S, end_group, printed_by
 from pgtare.weighing.whole_server.configuration import PutBack
 from pgtare.weighing.whole_server.restore_file import RestoreFile
 
@@ -40,10 +40,17 @@ class SwitchGuard:
     """A guardian of its own for one weighing.
 
     file: of what is to be put back. window_s: for so long the command may have nothing to say.
+    say: prints what no result may hold.
     """
 
-    def __init__(self, dsn: str, file: RestoreFile, window_s: float = 0.0) -> None:
-        self.file, self._lease_s = file, window_s + LEASE_S
+    def __init__(
+        self,
+        dsn: str,
+        file: RestoreFile,
+        window_s: float = 0.0,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.file, self._lease_s, self._say = file, window_s + LEASE_S, say
         # what is done in its stead knows what may be in force, not which processes it started
         self._instead = Changer(dsn, file.switches, file.before, note=file.running)
         #: First processes of the switches that are one, while they run.
@@ -124,11 +131,11 @@ class SwitchGuard:
                 self.file.note(index, changed=False)
             self.leaders = {int(key): int(pid) for key, pid in answer["leaders"].items()}
 
-    def try_on(self, index: int) -> None:
-        """See whether the command works that switches on what is on. Raises MeasurementError."""
+    def try_as_it_is(self, index: int) -> None:
+        """See whether the command works that puts one back. Raises MeasurementError, UsageError."""
         self.file.note(index, changed=True)
         self._tried = index
-        self._ask({"do": "try on", "index": index}, ANSWER_S + COMMAND_S)
+        self._ask({"do": "try", "index": index}, ANSWER_S + COMMAND_S)
         self._tried = None
         self.file.note(index, changed=False)
 
@@ -212,6 +219,8 @@ class SwitchGuard:
                     "was put back meanwhile"
                 )
         if "error" in answer:
+            if answer.get("printed"):
+                self._say(f"{answer['error']}: it printed: {answer['printed']}")
             kind = UsageError if answer["kind"] == UsageError.__name__ else MeasurementError
             raise kind(answer["error"])
         return answer
@@ -225,6 +234,8 @@ class SwitchGuard:
         try:
             self._done = self._instead.put_back()
         except BaseException as ex:
+            if printed := printed_by(ex):
+                self._say(f"{ex}: it printed: {printed}")
             self._process = self._started()
             if not isinstance(ex, Exception):
                 raise
@@ -238,10 +249,18 @@ class SwitchGuard:
         raise MeasurementError(f"{_KILLED}, so it was done at once")
 
     def _end_processes(self) -> None:
-        """Wait for the end of what the guardian had started: the kernel tells its keepers to."""
+        """Wait for the end of what the guardian had started: the kernel tells its keepers to.
+
+        A keeper may have been killed, too: then its group is without a leader.
+        """
         for pid in self.leaders.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
-                if os.getsid(pid) == pid:
+            with contextlib.suppress(PermissionError, psutil.Error):
+                try:
+                    is_there = os.getsid(pid) == pid
+                except ProcessLookupError:
+                    end_group(pid)
+                    continue
+                if is_there:
                     psutil.wait_procs([psutil.Process(pid)], LONGEST_END_S)
                     end_group(pid)
         self.leaders = {}

@@ -27,6 +27,10 @@ _ENDING = (
     (signal.SIGTERM, ENDS_S),
     *((signal.SIGKILL, 0.2) for _ in range(5)),
 )
+#: Ends the keeper's process group when the keeper is killed: then this input ends.
+_WATCH = """read -r group; read -r end
+for name in TERM TERM; do kill -s $name -- -"$group"; sleep 0.2; done
+sleep 10; kill -s KILL -- -"$group\""""
 _POLL_S = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
 _AWAITED = (signal.SIGTERM, signal.SIGCHLD)
@@ -45,12 +49,32 @@ def keep() -> int:
         stdout=sys.stderr,
         preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
     )
+    watch = _watch()
     _say({"started": True})
     while leader.returncode is None and signal.sigwait(_AWAITED) != signal.SIGTERM:
         _reap(leader)
     status = leader.returncode
-    _say({"left": [_named(process) for process in _end(leader)]})
+    _say({"left": [_named(process) for process in _end(leader, watch.pid)]})
+    watch.kill()
+    watch.wait()
     return 0 if status is None else status if status >= 0 else 128 - status
+
+
+def _watch() -> subprocess.Popen[bytes]:
+    """A shell that ends our process group if we are killed. It is in none of ours."""
+    reads, writes = os.pipe()  # nobody else has this end: it closes with us
+    watch = subprocess.Popen(
+        ["/bin/sh", "-c", _WATCH],
+        stdin=reads,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
+    )
+    os.close(reads)
+    os.write(writes, f"{os.getpgrp()}\n".encode())
+    return watch
 
 
 def _reap(leader: subprocess.Popen[bytes]) -> None:
@@ -61,22 +85,22 @@ def _reap(leader: subprocess.Popen[bytes]) -> None:
                 leader.returncode = os.waitstatus_to_exitcode(ended[1])
 
 
-def _end(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """End all; what is still there afterwards."""
-    left = _left(leader)
+def _end(leader: subprocess.Popen[bytes], watch: int) -> list[psutil.Process]:
+    """End all but our watch; what is still there afterwards."""
+    left = _left(leader, watch)
     for signum, wait_s in _ENDING:
         if not any([_sent(process, signum) for process in left]):
             break
         until = time.monotonic() + wait_s
         while left and time.monotonic() < until:
             time.sleep(_POLL_S)
-            left = _left(leader)
+            left = _left(leader, watch)
     return left
 
 
-def _left(leader: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def _left(leader: subprocess.Popen[bytes], watch: int) -> list[psutil.Process]:
     _reap(leader)
-    return psutil.Process().children(recursive=True)
+    return [each for each in psutil.Process().children(recursive=True) if each.pid != watch]
 
 
 def _sent(process: psutil.Process, signum: signal.Signals) -> bool:

@@ -144,8 +144,9 @@ def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list
         if was is not None:
             found.append(f"in psql: {configuration.statements(switch.setting, was.entry)}")
         elif switch.kind == "commands":
-            found.append(f"in a shell, which switches {switch.name} on:")
-            found += [f"    {line}" for line in switch.on.splitlines()]
+            command, state = switch.as_it_was
+            found.append(f"in a shell, which switches {switch.name} {state}:")
+            found += [f"    {line}" for line in command.splitlines()]
     return found
 
 

@@ -21,7 +21,7 @@ from pgtare.postgres import chosen_host
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.recording import unwatched
 from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load, source_of
-from pgtare.weighing.outside.session import control_session, without_own
+from pgtare.weighing.outside.session import control_session
 from pgtare.weighing.switches import Switch
 from pgtare.weighing.weigh.measurement import Weighing
 from pgtare.weighing.weigh.progress import Stages
@@ -31,6 +31,7 @@ from pgtare.weighing.whole_server.changer import Changer, check_alone
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.schedule import Schedule, block_s, blocks_in, least_s
+from pgtare.weighing.whole_server.setting_values import setting_now
 from pgtare.weighing.whole_server.watcher_time import WatcherTime
 
 #: What was changed longer ago than this is not put back unasked, in s: a guardian tries as long.
@@ -50,6 +51,7 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
         with control_session(request.dsn) as control:
             dsn = _pinned(request.dsn, control)
             ours = _put_back_left_over(dsn, control, stages)
+            request = _as_they_are(control, request)
             plan, before = _plan_alone(control, request, ours)
             for line in _described(plan, before):
                 stages.say(line)
@@ -102,6 +104,7 @@ def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the server, changes nothing there."""
     assert request.dsn is not None
     with control_session(request.dsn) as control:
+        request = _as_they_are(control, request)
         plan, before = _plan_alone(control, request)
         source_of([control], plan, random.Random(request.seed))
         return _described(plan, before)
@@ -127,7 +130,10 @@ def make_plan(
     control: psycopg.Connection[Any], request: Request
 ) -> tuple[Plan, list[Before | None]]:
     """The design, and how each setting is before. Raises UsageError for what cannot be weighed."""
-    before = [_before(control, switch, request.allow) for switch in request.switches]
+    before = [
+        configuration.look(control, switch, request.allow) if switch.kind == "setting" else None
+        for switch in request.switches
+    ]
     arms = (
         Arm("base", "base"),
         Arm("control", "control"),
@@ -139,19 +145,30 @@ def make_plan(
     if request.duration_s < least:
         raise UsageError(
             f"windows of {request.window_s:g} s take {numbers.seconds(least)} at least for an "
-            f"answer: say --duration {-int(-least // 60)}m or more"
+            f"answer: add --duration {-int(-least // 60)}m or more"
         )
     return Plan(request, design, {}, notes=unwatched({"": control})), before
 
 
-def _before(
-    control: psycopg.Connection[Any], switch: Switch, allow: frozenset[str]
-) -> Before | None:
-    """How the server's own value of a setting is, which ours may hide."""
-    if switch.kind != "setting":
-        return None
-    with without_own(control, switch.setting):
-        return configuration.look(control, switch, allow)
+def _as_they_are(control: psycopg.Connection[Any], request: Request) -> Request:
+    """With whether what commands switch is on now, where the server shows that.
+
+    Raises UsageError for a value that cannot be compared with what the server shows.
+    """
+    switches = []
+    for switch in request.switches:
+        if switch.kind == "commands" and switch.setting:
+            of = f"--switch {switch.name}"
+            now = setting_now(control, switch.setting, of)
+            configuration.require_reload(now, of)
+            configuration.require_value(now, switch.value, of)
+            if not now.has(switch.value):
+                raise UsageError(
+                    f"{of}: {switch.value!r} is no value of {switch.setting}: write it as SHOW does"
+                )
+            switch = replace(switch, was_on=now.is_value(switch.value))
+        switches.append(switch)
+    return replace(request, switches=tuple(switches))
 
 
 def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
@@ -163,8 +180,8 @@ def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
         f"{numbers.seconds(blocks * block_s(request.switches, request.window_s))}: "
         f"{blocks * each} windows of {request.window_s:g} s in random order. "
         f"{_names(request.switches)}: on for the whole server in {blocks} of them"
-        f"{' each' if len(request.switches) > 1 else ''}, off in the others. One session of our "
-        f"own runs {name_of_load(request)} all the time"
+        f"{' each' if len(request.switches) > 1 else ''}, off in the others. One session of "
+        f"pgtare's own runs {name_of_load(request)} all the time"
     ]
     for switch, was in zip(request.switches, before, strict=True):
         if was is not None:
@@ -174,6 +191,12 @@ def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
             )
         elif switch.kind == "process":
             lines.append(f"{switch.name}, in its windows: {switch.on}")
+        elif switch.setting:
+            so = "so" if switch.was_on else "not so"
+            lines.append(
+                f"{switch.name}: {switch.setting} = {switch.value}, which is {so} now, and will be "
+                f"{so} again afterwards"
+            )
     left_on = [switch for switch in request.switches if switch.is_left_on]
     if left_on:
         lines.append(
@@ -183,13 +206,14 @@ def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
     logging = [one.name for one in request.switches if one.setting.startswith(("log_", "pgaudit."))]
     if logging:
         lines.append(
-            f"while {', '.join(logging)} is on, our own statements go to the log as well, often "
-            "more of them than of the application's: what the server writes for them is in the "
-            "figure"
+            f"while {', '.join(logging)} is on, pgtare's own statements go to the log as well, "
+            "often more of them than of the application's: what the server writes for them is in "
+            "the figure"
         )
     lines += plan.notes
-    for switch in left_on:
-        lines.append(f"{switch.name} on: {switch.on}\n{switch.name} off: {switch.off}")
+    for switch in request.switches:
+        if switch.kind == "commands":
+            lines.append(f"{switch.name} on: {switch.on}\n{switch.name} off: {switch.off}")
     by_hand = restore_file.by_hand(request.switches, before)
     return (
         [*lines, "\n".join(["if everything fails, this puts it back:", *by_hand])]
@@ -203,8 +227,8 @@ def _names(switches: Sequence[Switch]) -> str:
 
 
 def _pinned(dsn: str, control: psycopg.Connection[Any]) -> str:
-    """The same connection string, to this server alone."""
-    return make_conninfo(dsn, **chosen_host.reached(control))
+    """The same connection string, to this server alone, whatever it is by then."""
+    return make_conninfo(dsn, **chosen_host.reached(control), target_session_attrs="any")
 
 
 def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stages) -> list[int]:
@@ -298,7 +322,7 @@ def _guard(
     switches = plan.request.switches
     file = restore_file.make(configuration.identity(control), switches, before)
     try:
-        guard = SwitchGuard(dsn, file, plan.request.window_s)
+        guard = SwitchGuard(dsn, file, plan.request.window_s, stages.say)
     except BaseException:
         file.remove()  # nothing has been changed
         raise

@@ -74,8 +74,6 @@ def least_s(switches: Sequence[Switch], each_s: float) -> float:
 
 def _settling_s(switch: Switch, each_s: float) -> float:
     """What is left out of a block because of a switch, besides SETTLE_S, on average."""
-    if switch.kind == "setting":
-        return 0.0
     return each_s / 2 + (AFTER_OFF_S if switch.kind == "commands" else 0.0)
 
 
@@ -118,12 +116,12 @@ class Schedule:
         minutes = f"{COMMAND_S / 60:.0f} minutes"
         waits = f"; each command must return, and is given up after {minutes}"
         for index, switch in enumerate(self.switches):
-            if switch.is_left_on:  # before any is off
-                say(f"trying the command that switches {switch.name} on{waits}")
-                self.guard.try_on(index)
+            if switch.kind == "commands":  # before any is another way than it was
+                say(f"trying the command that switches {switch.name} {switch.as_it_was[1]}{waits}")
+                self.guard.try_as_it_is(index)
         for index, switch in enumerate(self.switches):
             say(f"trying {switch.name}: on and off{waits if switch.kind == 'commands' else ''}")
-            if switch.kind == "commands" and switch.setting:
+            if switch.is_left_on and switch.setting:
                 self.guard.set(none)  # so that the server shows what the command on does
             self.guard.set([i == index for i in range(len(none))])
             self.guard.set(none)
@@ -179,8 +177,9 @@ class Schedule:
         if on is not None and on != before:
             self.watch.switching(block, on + 2)
         self.guard.set([index == on for index in range(len(self.switches))])
-        if on is not None and self.switches[on].kind != "setting":
-            # It begins anew in each window: without this always at the same point of its period.
+        if on is not None:
+            # It begins anew in each window, a worker of the server at the reload: without this
+            # always at the same point of its period.
             settling_s += self.rng.uniform(0.0, self.window_s)
         self._on = on
         self._settle(settling_s)
