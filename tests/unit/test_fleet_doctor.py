@@ -9,6 +9,7 @@ import jsonschema
 
 from pgtare.observing.doctor.fleet import Examined, document, table
 from pgtare.observing.doctor.model import Report, Server
+from pgtare.observing.doctor.show import view
 from pgtare.observing.findings.model import Finding, of_setting
 from tests.json_documents import documents
 from tests.terminal import printed
@@ -83,3 +84,22 @@ def test_a_long_finding_goes_on_in_its_column() -> None:
 def test_a_server_that_could_not_be_looked_at_is_not_well() -> None:
     assert document([Examined("a", {}, 1, report())]).exit_status == 0
     assert document([Examined("a", {}, 1, None, "cannot connect")]).exit_status == 1
+
+
+def test_a_server_whose_sessions_cannot_be_seen_is_not_well() -> None:
+    """Its settings were read all the same."""
+    seen = report()
+    hidden = seen.model_copy(update={"server": seen.server.model_copy(update={"sees_all": False})})
+    found = document([Examined("a", {}, 1, seen), Examined("b", {}, 1, hidden)])
+    assert found.exit_status == 1
+    assert found.servers[0].problem is None
+    assert "cannot see what its sessions wait for" in (found.servers[1].problem or "")
+    # a warning about a setting does not hide that either
+    warned = hidden.model_copy(
+        update={"level": "warning", "findings": [finding("logging", "warning")]}
+    )
+    found = document([Examined("b", {}, 1, warned)])
+    assert (found.exit_status, found.servers[0].problem is None) == (10, False)
+    for each in (hidden, warned):
+        assert "Cannot see what sessions wait for" in printed(view(each), 100)
+    assert "Cannot see" not in printed(view(seen), 100)

@@ -55,6 +55,8 @@ def examine_fleet(
     ]
 
 
+#: Of a server of which only settings were seen: its `unseen` says what is missing.
+_BLIND = "cannot see what its sessions wait for; `pgtare doctor` on it says what helps"
 #: Names of servers are cut to this many characters, and what was found has as many at least.
 _NAME = 26
 
@@ -71,7 +73,9 @@ class ExaminedServer(Model):
 
     server: str = Field(description="its name in the inventory")
     labels: dict[str, str] = Field(description="its labels")
-    problem: str | None = Field(description="why it could not be looked at; `null`: it was")
+    problem: str | None = Field(
+        description="why its sessions could not be looked at; `null`: they were"
+    )
     level: Level | None = Field(
         description="the worst of its findings: `ok`, `warning` or `critical`"
     )
@@ -118,7 +122,7 @@ def _server(one: Examined) -> ExaminedServer:
     return ExaminedServer(
         server=one.server,
         labels=dict(one.labels),
-        problem=one.problem or None,
+        problem=one.problem or (_BLIND if report is not None and report.is_blind else None),
         level=None if report is None else report.level,
         version="" if report is None else report.server.version.split()[0],
         transactions_per_s=None if report is None else report.transactions_per_s,

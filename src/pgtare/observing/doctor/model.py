@@ -172,7 +172,11 @@ class Report(Document):
     notes: list[str] = Field(description="what makes figures incomplete")
 
     @property
+    def is_blind(self) -> bool:
+        """Whether what slows sessions could not be seen."""
+        return not self.server.sees_all or any(one.what == SESSIONS for one in self.unseen)
+
+    @property
     def exit_status(self) -> int:
         """For monitoring; 1 if nothing was found, and what slows sessions could not be seen."""
-        blind = not self.server.sees_all or any(one.what == SESSIONS for one in self.unseen)
-        return EXIT_STATUS[self.level] or int(blind)
+        return EXIT_STATUS[self.level] or int(self.is_blind)

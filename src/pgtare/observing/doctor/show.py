@@ -29,9 +29,9 @@ def view(report: Report) -> RenderableType:
     """All of a report."""
     parts: list[RenderableType] = [Text(plain(_heading(report)), style="dim")]
     parts += [Text(plain(f"note: {note}"), style="yellow") for note in report.notes]
-    if not report.findings and not report.exit_status:
+    if not report.findings and not report.is_blind:
         parts.append(Text("No finding.", style=_STYLES["ok"]))
-    elif report.exit_status == 1:
+    elif report.is_blind:
         parts.append(
             Text(
                 "Cannot see what sessions wait for: below is why, and what helps.",
