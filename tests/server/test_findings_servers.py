@@ -114,3 +114,20 @@ def test_statistics_are_known_though_counters_were_lost(server: Cluster) -> None
             assert (analyzed(owner), analyzed("watcher")) == (True, True)
         finally:
             admin.execute("DROP TABLE cabins")
+
+
+def test_a_database_whose_drop_was_interrupted_ages_for_nobody(server: Cluster) -> None:
+    """Vacuum and the server's own warnings leave it out, too."""
+    with server.connect() as admin:
+        admin.execute("CREATE DATABASE half_dropped")
+        admin.execute(
+            "UPDATE pg_database SET datconnlimit = -2, datfrozenxid = '3', datminmxid = '1'"
+            " WHERE datname = 'half_dropped'"
+        )
+        try:
+            with connected(server.dsn()) as session:
+                counters = read.counters(session, server.binaries.major)
+        finally:
+            admin.execute("DROP DATABASE half_dropped")
+    assert "half_dropped" not in (counters.xid_database, counters.multixact_database)
+    assert counters.xid_database

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.findings import remedies
@@ -42,7 +42,7 @@ _INVALIDATED = {
 _COST_LIMIT, _MOST_COST_LIMIT = 200.0, 10_000.0
 #: Transaction numbers end here; autovacuum begins at autovacuum_freeze_max_age.
 _LAST_XID = 2_000_000_000
-_PAST_FREEZE = 1.05
+_PAST_FREEZE, _NEARLY_LAST = 1.05, 0.9 * _LAST_XID
 _MULTIXACT_FREEZE = "autovacuum_multixact_freeze_max_age"
 #: Of the queue of notifications; the server warns from a half on.
 _NOTIFY_LONG, _NOTIFY_FULL = 0.5, 0.9
@@ -71,9 +71,12 @@ def has_to_do_with_age(settings: Mapping[str, str], counters: ServerCounters | N
     if counters is None:
         return False
     freeze = ServerState(settings=settings).number(_MULTIXACT_FREEZE)
-    return counters.notify_usage >= _NOTIFY_LONG or (
-        freeze is not None and counters.multixact_age >= _PAST_FREEZE * freeze
-    )
+    return counters.notify_usage >= _NOTIFY_LONG or _is_old(counters.multixact_age, freeze)
+
+
+def _is_old(age: int, freeze: float | None) -> bool:
+    """Whether autovacuum should have frozen it long ago, or the numbers end soon."""
+    return freeze is not None and age >= min(_PAST_FREEZE * freeze, _NEARLY_LAST)
 
 
 def _connections(state: ServerState) -> Finding | None:
@@ -244,9 +247,9 @@ def _slot_remedies(slot: Slot) -> list[Remedy]:
 
 def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) -> Finding | None:
     freeze, after = state.number("autovacuum_freeze_max_age"), state.after
-    if freeze is None or after is None or after.xid_age < _PAST_FREEZE * freeze:
+    if freeze is None or after is None or not _is_old(after.xid_age, freeze):
         return None
-    reached = after.xid_age >= 0.9 * _LAST_XID
+    reached = after.xid_age >= _NEARLY_LAST
     holder = _freeze_holder(state)
     session = None
     title = (
@@ -279,9 +282,9 @@ def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) 
         remedy=[
             *fixes,
             _vacuum(
-                f"in database {after.xid_database}"
-                + (", once that is over" if fixes else "")
-                + ": says which tables, and what keeps it back"
+                after.xid_database,
+                (", once that is over" if fixes else "")
+                + ": says which tables, and what keeps it back",
             ),
             *_faster_autovacuum(state),
         ],
@@ -291,11 +294,13 @@ def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) 
     )
 
 
-def _vacuum(does: str) -> Remedy:
+def _vacuum(database: str, more: str = "") -> Remedy:
     """Freezes what is old enough, and no more, of all tables of a database."""
+    if database == "template0":
+        return Remedy(does="let autovacuum freeze template0, to which nobody can connect")
     return Remedy(
         command="VACUUM (VERBOSE);",
-        does=does,
+        does=f"in database {database}{more}",
         risk="reads and writes whole tables",
         privilege="a superuser, for the catalogues as well; or the tables' owners",
     )
@@ -332,9 +337,9 @@ def _freeze_holder(state: ServerState) -> HorizonHolder | None:
 
 def _multixacts(state: ServerState) -> Finding | None:
     freeze, after = state.number(_MULTIXACT_FREEZE), state.after
-    if freeze is None or after is None or after.multixact_age < _PAST_FREEZE * freeze:
+    if freeze is None or after is None or not _is_old(after.multixact_age, freeze):
         return None
-    reached = after.multixact_age >= 0.9 * _LAST_XID
+    reached = after.multixact_age >= _NEARLY_LAST
     one = _oldest(state)
     return of_limit(
         "multixact",
@@ -351,14 +356,11 @@ def _multixacts(state: ServerState) -> Finding | None:
         why="rows that several transactions lock, as foreign keys do, take multixacts; without any "
         "left such locks fail",
         remedy=[
-            *_ended(one),
-            _vacuum(
-                f"in database {after.multixact_database}"
-                + (", once that is over" if one is not None else "")
-            ),
+            _vacuum(after.multixact_database),
+            *_if("that does not make its age smaller", _ended(one)),
         ],
-        sure="likely" if one is not None else "certain",
-        because="no view tells who needs the oldest multixact; it is an old transaction"
+        sure="possible" if one is not None else "certain",
+        because="no view tells who needs the oldest multixact; perhaps the oldest transaction"
         if one is not None
         else "the server counts them",
         figures={"multixact_age": float(after.multixact_age)},
@@ -384,12 +386,7 @@ def _notifications(state: ServerState) -> Finding | None:
                 does="look into the server's log for «NOTIFY queue is»: it names the process that "
                 "keeps the most; end its transaction, or let its application stay in none",
             ),
-            *(
-                each.model_copy(
-                    update={"does": f"if it is the one that the log names: {each.does}"}
-                )
-                for each in (remedies.end(one) if one is not None else [])
-            ),
+            *_if("it is the one that the log names", remedies.end(one) if one else []),
         ],
         sure="certain" if one is None else "possible",
         because="the server says how full it is"
@@ -404,6 +401,11 @@ def _oldest(state: ServerState) -> SampledSession | None:
     """Who has the oldest transaction, if it is old: on a busy server another one each moment."""
     one = state.now.oldest
     return one if one is not None and (one.xact_age_s or 0.0) >= _OLD_S else None
+
+
+def _if(condition: str, fixes: Iterable[Remedy]) -> list[Remedy]:
+    """Remedies that only help under a condition."""
+    return [each.model_copy(update={"does": f"if {condition}: {each.does}"}) for each in fixes]
 
 
 def _said(one: SampledSession | None) -> str:

@@ -95,7 +95,8 @@ LEFT JOIN LATERAL (SELECT * FROM gone g WHERE g.locktype = w.locktype
     "sessions wait for locks",
 )
 
-#: {} counters of checkpoints: where they are depends on the version.
+#: {} counters of checkpoints: where they are depends on the version. A database whose DROP was
+#: interrupted (-2) is never frozen again, and the server does not count it either.
 _COUNTERS = """SELECT extract(epoch FROM clock_timestamp())::float8, d.commits, d.sessions,
   d.deadlocks, d.temp_bytes,
   coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
@@ -106,8 +107,10 @@ _COUNTERS = """SELECT extract(epoch FROM clock_timestamp())::float8, d.commits, 
 FROM (SELECT sum(xact_commit)::bigint AS commits, sum(sessions)::bigint AS sessions,
     sum(deadlocks)::bigint AS deadlocks, sum(temp_bytes)::bigint AS temp_bytes
   FROM pg_stat_database) d, pg_stat_archiver a,
-  (SELECT age(datfrozenxid), datname FROM pg_database ORDER BY 1 DESC LIMIT 1) o,
-  (SELECT mxid_age(datminmxid) AS age, datname FROM pg_database ORDER BY 1 DESC LIMIT 1) m,
+  (SELECT age(datfrozenxid), datname FROM pg_database WHERE datconnlimit <> -2
+    ORDER BY 1 DESC LIMIT 1) o,
+  (SELECT mxid_age(datminmxid) AS age, datname FROM pg_database WHERE datconnlimit <> -2
+    ORDER BY 1 DESC LIMIT 1) m,
   {view} c"""
 _TELLS_COUNTERS = "transactions, connections, checkpoints, WAL, failures and notifications so far"
 COUNTERS = Query(
