@@ -239,6 +239,15 @@ def test_a_role_is_not_given_a_limit_that_keeps_no_room(sessions: int, limit: in
     assert not any("CONNECTION LIMIT" in one for one in commands(found))
 
 
+def test_sessions_without_a_role_have_none_to_be_altered() -> None:
+    """From 18 on those are listed that have not logged in yet."""
+    found = full(ConnectionCount("", "", "starting", 95, None))
+    assert found.title.endswith("the most by sessions without a role")
+    assert "sessions without a role: 95 connections" in found.evidence[1]
+    assert commands(found) == []
+    assert "not logged in yet" in found.remedy[0].does
+
+
 def test_nobody_is_blamed_for_notifications_who_may_not_listen() -> None:
     dump = session(9, application="pg_dump", xact_age_s=7200.0)
     state = ServerState(after=ServerCounters(1.0, notify_usage=0.6), now=ServerNow(oldest=dump))

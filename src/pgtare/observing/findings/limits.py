@@ -26,6 +26,7 @@ from pgtare.observing.findings.server_findings import (
 
 #: Of all connections that ordinary roles may have.
 _MANY, _ALL = 0.85, 0.97
+_NO_ROLE = "sessions without a role"
 #: A slot that keeps so much, where nothing limits it, is worth telling; or of its limit so much.
 _KEPT_BYTES, _KEPT_SHARE = 4 << 30, 0.5
 #: Why a slot was invalidated: before version 16 always since WAL was removed.
@@ -93,12 +94,12 @@ def _connections(state: ServerState) -> Finding | None:
     for one in state.now.connections:
         holders[one.role, one.application][one.state] += one.sessions
     (role, application), states = max(holders.items(), key=lambda item: item[1].total())
-    name, largest, resting = application or role, states.total(), states["idle"]
+    name, largest, resting = application or role or _NO_ROLE, states.total(), states["idle"]
     open_ = sum(n for doing, n in states.items() if doing.startswith("idle in transaction"))
     theirs = sum(one.sessions for one in state.now.connections if one.role == role)
     room = max(1, int(0.6 * usable))
     now = next((one.limit for one in state.now.connections if one.role == role), None)
-    may_be_limited = theirs > room and now is not None and (now < 0 or now > room)
+    may_be_limited = role and theirs > room and now is not None and (now < 0 or now > room)
     reached = used >= _ALL * usable
     return of_limit(
         "connections",
@@ -108,27 +109,38 @@ def _connections(state: ServerState) -> Finding | None:
         evidence=[
             f"{used} of {usable:.0f} connections are in use "
             f"(max_connections = {most:.0f}, {reserved:.0f} reserved)",
-            f"{name} (role {role}): {numbers.counted(largest, 'connection')}, {resting} of them "
-            f"idle, {open_} idle in transaction",
+            f"{name}{f' (role {role})' if role else ''}: "
+            f"{numbers.counted(largest, 'connection')}, {resting} of them idle, {open_} idle in "
+            "transaction",
         ],
         why="when all are used, nobody can connect but superusers",
         remedy=[
-            Remedy(does=f"let {name} use a pooler, or give its own pool a smaller limit"),
-            *([_end_idle(role, application)] if resting else []),
-            remedies.idle_timeout(role)
-            if open_ > resting
-            else remedies.role_setting(
-                role,
-                "idle_session_timeout",
-                "'10min'",
-                "ends sessions that do nothing for so long, of new sessions",
-                "pools that do not expect it report errors",
+            Remedy(
+                does=f"let {name} use a pooler, or give its own pool a smaller limit"
+                if role
+                else "see in the server's log who connects: they have not logged in yet (from 18 "
+                "on these are listed), or their role was dropped",
             ),
+            *([_end_idle(role, application)] if role and resting else []),
+            *([_idle_limit(role, in_transaction=open_ > resting)] if role else []),
             *([_limited(role, room, theirs)] if may_be_limited else []),
         ],
         sure="certain",
         because="the sessions were counted",
         figures={"connections": float(used), "usable_connections": usable},
+    )
+
+
+def _idle_limit(role: str, *, in_transaction: bool) -> Remedy:
+    """What ends the sessions of a role that do nothing."""
+    if in_transaction:
+        return remedies.idle_timeout(role)
+    return remedies.role_setting(
+        role,
+        "idle_session_timeout",
+        "'10min'",
+        "ends sessions that do nothing for so long, of new sessions",
+        "pools that do not expect it report errors",
     )
 
 
