@@ -235,6 +235,29 @@ def test_an_index_build_that_waits_for_an_older_transaction_is_let_finish() -> N
     assert found.remedy[0].command.startswith("SELECT pg_cancel_backend(2)")
 
 
+def test_a_partition_that_is_being_detached_leaves_no_index() -> None:
+    text = "ALTER TABLE visits DETACH PARTITION visits_2024 CONCURRENTLY"
+    state = ServerState(texts={8: text})
+    detach = session(2, "Lock/virtualxid", blockers=(1,), application="psql", query_id=8)
+    (found,) = compute.findings(seen(idle(1), detach, state=state))
+    (cancel,) = [one for one in found.remedy if "pg_cancel_backend(2)" in one.command]
+    assert "FINALIZE" in cancel.does
+    assert "INVALID" not in cancel.does
+
+
+def test_a_prepared_transaction_whose_name_was_not_seen_is_no_session() -> None:
+    """Locks are read a moment after the sessions, or not at all."""
+    (found,) = compute.findings(seen(waiter(2, 0), waiter(3, 0)))
+    assert found.title.startswith("a prepared transaction holds")
+    (only,) = found.remedy
+    assert "FROM pg_prepared_xacts" in only.command
+
+
+def test_a_holder_whose_role_was_dropped_has_no_role_to_be_altered() -> None:
+    (found,) = compute.findings(seen(idle(1, role=""), waiter(2, 1)))
+    assert [one.command.split("(")[0] for one in found.remedy] == ["SELECT pg_terminate_backend"]
+
+
 # standbys
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pgtare.kit import numbers
@@ -26,6 +27,7 @@ from pgtare.observing.findings.roots import behind
 _LONG_WAIT_S = 5.0
 #: More sessions than these stand by for no leader.
 _MOST_CANDIDATES = 8
+_DETACHES = re.compile(r"\bDETACH\s+PARTITION\b", re.IGNORECASE)
 _LOCK_TIMEOUT = Remedy(
     command="SET lock_timeout = '2s';",
     does="before each ALTER TABLE, in its session: it gives up instead of holding up all others, "
@@ -38,6 +40,10 @@ _SAME_ORDER = Remedy(
 _THE_LAST = Remedy(
     does="end the others that hold it, too, if they do not end by themselves: it is free when the "
     "last of them has ended",
+)
+_LIST_PREPARED = Remedy(
+    command="SELECT gid, prepared, owner, database FROM pg_prepared_xacts ORDER BY prepared;",
+    does="lists them, the oldest first: which of them it is was not seen",
 )
 _ASK = Remedy(
     command="SELECT pid, pg_blocking_pids(pid), wait_event, left(query, 60) FROM pg_stat_activity "
@@ -55,6 +61,9 @@ def lock(cause: Cause, whole: Partition) -> Finding:
         return _prepared(cause, whole)
     root = cause.root
     object_ = _object(cause, whole) or "what others wait for"
+    if root is None and any(path.root == 0 for path in cause.paths.values()):
+        title = f"a prepared transaction holds {object_}"
+        return _finding(cause, whole, title, [], [_LIST_PREPARED])
     if root is None:
         title = f"a session that could not be looked at holds {object_}"
         return _finding(cause, whole, title, [], [])
@@ -86,7 +95,7 @@ def lock(cause: Cause, whole: Partition) -> Finding:
     if others:
         fixes.append(_THE_LAST)
     if root.state.startswith("idle in transaction"):
-        fixes.append(remedies.idle_timeout(root.role))
+        fixes += remedies.not_again(root)
     elif root.state == "idle":
         fixes.insert(
             0,
@@ -197,13 +206,14 @@ def _older_transaction(
         f"{named(build)} waits{with_} until the transaction of {named(root)} has ended, which "
         f"{_does(root).rstrip(',')}" + ("; others wait behind that" if others else "")
     )
-    cancels = remedies.cancel(
-        build,
-        "gives the build up, then drop the index that it leaves INVALID (DROP INDEX CONCURRENTLY)",
+    left = (
+        "gives the build up, then drop the index that it leaves INVALID (DROP INDEX CONCURRENTLY)"
     )
-    fixes = [cancels, *remedies.end(root)]
+    if _DETACHES.search(text):
+        left = "gives it up, then finish it later with ALTER TABLE … DETACH PARTITION … FINALIZE"
+    fixes = [remedies.cancel(build, left), *remedies.end(root)]
     if not others:
-        finish = "let the transaction finish: nobody who reads or writes waits for the build"
+        finish = "let the transaction finish: nobody who reads or writes waits for it"
         fixes.insert(0, Remedy(does=finish))
     return _finding(
         cause,
