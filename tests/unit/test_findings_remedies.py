@@ -215,6 +215,28 @@ def test_a_mode_of_all_roles_is_taken_back_for_all_roles() -> None:
     assert "ALTER SYSTEM SET plan_cache_mode = auto; SELECT pg_reload_conf();" in commands(found)
 
 
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        ({("", "app"): "force_generic_plan", ("shop", ""): "auto"}, False),
+        ({("shop", ""): "force_generic_plan", ("shop", "app"): "force_custom_plan"}, False),
+        ({("", "app"): "auto", ("shop", ""): "force_generic_plan"}, True),
+        ({("other", ""): "force_generic_plan"}, False),
+    ],
+)
+def test_of_several_modes_the_nearest_one_holds(
+    places: dict[tuple[str, str], str], told: bool
+) -> None:
+    own = tuple(RoleSetting(*place, "plan_cache_mode", mode) for place, mode in places.items())
+    found = compute.findings(seen(session(1), state=statement_state(role_settings=own)))
+    assert [one.sure for one in found] == (["likely"] if told else [])
+    # that of the role holds against the whole server's
+    calm = (RoleSetting("shop", "", "plan_cache_mode", "auto"),)
+    whole = {"plan_cache_mode": "force_generic_plan"}
+    state = statement_state(role_settings=calm, settings=whole)
+    assert compute.findings(seen(session(1), state=state)) == []
+
+
 # limits
 
 

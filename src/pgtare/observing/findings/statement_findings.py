@@ -207,22 +207,19 @@ def _generic(cause: Cause, whole: Partition) -> Explanation | None:
     text = _text(cause, whole)
     if not _PARAMETER.search(text) or (cause.event != "CPU" and not cause.event.startswith("IO/")):
         return None
+    own = _own_setting(whole.state, _MODE, role, database)
+    if (whole.state.settings.get(_MODE) if own is None else own.value) != _FORCED:
+        return None
     again = "for new sessions: the server decides again"
-    for one in whole.state.role_settings:
-        if one.name != _MODE:
-            continue
-        if one.value == _FORCED and one.role in ("", role) and one.database in ("", database):
-            where = _altered(one)
-            reset = Remedy(
-                command=f"{where} RESET plan_cache_mode;",
-                does=again,
-                privilege="the right to alter it",
-            )
-            break
-    else:
-        if whole.state.settings.get(_MODE) != _FORCED:
-            return None
+    if own is None:
         where, reset = "the whole server", remedies.setting(_MODE, "auto", again)
+    else:
+        where = _altered(own)
+        reset = Remedy(
+            command=f"{where} RESET plan_cache_mode;",
+            does=again,
+            privilege="the right to alter it",
+        )
     return Explanation(
         "generic",
         "runs a generic plan, made for any value of its parameters (plan_cache_mode)",
@@ -237,7 +234,15 @@ def _generic(cause: Cause, whole: Partition) -> Explanation | None:
             reset,
         ),
         table_of(text),
+        sure=False,  # what is not prepared has values in place of parameters, whatever the mode
     )
+
+
+def _own_setting(state: ServerState, name: str, role: str, database: str) -> RoleSetting | None:
+    """What ALTER ROLE or ALTER DATABASE set for these sessions; None: nothing did."""
+    own = {(one.role, one.database): one for one in state.role_settings if one.name == name}
+    places = ((role, database), (role, ""), ("", database), ("", ""))  # the first one holds
+    return next((own[place] for place in places if place in own), None)
 
 
 def _altered(one: RoleSetting) -> str:
@@ -318,13 +323,10 @@ def _more_memory(cause: Cause, whole: Partition, each: float) -> Iterator[Remedy
 
 def _work_mem_mb(state: ServerState, role: str, database: str) -> float | None:
     """What sessions of a role have; None if it is not known."""
-    kib = state.number("work_mem")
-    found = None if kib is None else kib / 1024
-    for own in (("", ""), ("", database), (role, ""), (role, database)):  # the last one holds
-        for one in state.role_settings:
-            if one.name == "work_mem" and (one.role, one.database) == own:
-                found = _megabytes(one.value)
-    return found
+    own, kib = _own_setting(state, "work_mem", role, database), state.number("work_mem")
+    if own is not None:
+        return _megabytes(own.value)
+    return None if kib is None else kib / 1024
 
 
 def _megabytes(value: str) -> float | None:
