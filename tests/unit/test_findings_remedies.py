@@ -10,6 +10,7 @@ import pytest
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.findings import compute, limits, queries, remedies
+from pgtare.observing.findings.finding_parts import table_of
 from pgtare.observing.findings.model import Finding, of_setting
 from pgtare.observing.findings.observation import (
     ConnectionCount,
@@ -151,10 +152,35 @@ def test_what_needs_all_rows_is_told_so() -> None:
         ("SELECT FROM orders", "tenant_b.orders", True),
         ("SELECT FROM reorders", "orders", False),
         ("SELECT o.orders FROM o", "orders", False),
+        ("SELECT id, state FROM orders WHERE state = $1 ORDER BY state", "state", False),
+        ("UPDATE orders SET state = $1 RETURNING state", "state", False),
+        ("SELECT count(*) FROM orders o JOIN lines l ON l.state = o.state", "state", False),
+        ("SELECT * FROM orders o, state s WHERE s.id = o.state", "state", True),
+        ("SELECT * FROM orders JOIN ONLY state USING (id)", "state", True),
+        ("INSERT INTO state (id) SELECT id FROM (SELECT id FROM orders) o", "orders", True),
+        ("DELETE FROM orders USING state WHERE orders.id = state.id", "state", True),
+        ('SELECT FROM sales."order.items"', 'sales."order.items"', True),
+        ('SELECT FROM "order.items"', '"order.items"', True),
+        ("SELECT FROM items", '"order.items"', False),
+        ('SELECT * FROM orders, "sta', "orders", True),
     ],
 )
 def test_a_table_is_meant_with_its_schema(text: str, name: str, named: bool) -> None:
     assert names_table(text, name) is named
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "extract(year FROM created)",
+        "EXTRACT (epoch FROM o.created)",
+        "trim(both FROM note)",
+        "state IS DISTINCT FROM old_state",
+    ],
+)
+def test_a_value_is_no_table(value: str) -> None:
+    assert table_of(f"SELECT {value} FROM orders o") == "orders"
+    assert table_of(f"SELECT {value}") is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,13 @@ from pgtare.observing.findings.observation import SampledSession, moment
 from pgtare.observing.findings.partition import Partition
 
 _BLANKS = re.compile(r"\s+")
+_TABLE = re.compile(
+    r"\b(?:FROM|UPDATE|INTO)\s+(?:ONLY\s+)?([a-z_][\w.]*)(?![\w.(\"])", re.IGNORECASE
+)
+#: What has FROM before a value: extract(year FROM day).
+_NO_TABLE = re.compile(
+    r"\b(?:extract|overlay|substring|trim)\s*\([^()]*\)|\bDISTINCT\s+FROM\b", re.IGNORECASE
+)
 #: A limit that is reached sooner is an outage, s.
 _HOUR_S = 3600.0
 
@@ -71,9 +78,7 @@ def short(text: str, width: int = 70) -> str:
 
 def table_of(text: str) -> str | None:
     """The first table that a statement names."""
-    found = re.search(
-        r"\b(?:FROM|UPDATE|INTO)\s+(?:ONLY\s+)?([a-z_][\w.]*)(?![\w.(\"])", text, re.IGNORECASE
-    )
+    found = _TABLE.search(_NO_TABLE.sub(" ", text))
     return found[1] if found else None
 
 

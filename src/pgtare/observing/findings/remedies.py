@@ -40,6 +40,8 @@ _SOURCES = {
     "user": "ALTER ROLE … SET of this role",
     "database user": "ALTER ROLE … IN DATABASE … SET of this role",
 }
+#: The schema that a table's name begins with, and the dot.
+SCHEMA = re.compile(r'(?:"(?:[^"]|"")+"|[^".]+)\.')
 #: What writes, so that a standby cannot do it.
 _WRITES = re.compile(r"(ALTER (ROLE|DATABASE)|ANALYZE|CREATE|ROLLBACK PREPARED|VACUUM)\b")
 
@@ -56,7 +58,7 @@ def identifier(text: str) -> str:
 
 def table(name: str) -> str:
     """A table's name for a command: with its schema, which `plain` leaves out."""
-    return name if re.match(r'(?:"(?:[^"]|"")+"|[^".]+)\.', name) else f"public.{name}"
+    return name if SCHEMA.match(name) else f"public.{name}"
 
 
 def _escaped(text: str, quote: str) -> str:

@@ -45,6 +45,14 @@ _SET = re.compile(r"\bSET\b.*?(?=\b(?:FROM|WHERE)\b|$)", re.IGNORECASE | re.DOTA
 #: What may name a table: with two of them nothing tells whose a column is.
 _NAMES_TABLE = re.compile(r"\b(?:FROM|JOIN|USING)\b|^\s*UPDATE\b", re.IGNORECASE)
 _LISTED_TABLES = re.compile(r"\bFROM\s+[\w.\"\s]+,", re.IGNORECASE)
+#: What stands where a statement names tables: a column may have the name of a table.
+_BEFORE_TABLES = r"FROM|JOIN|USING|INTO|UPDATE|ONLY|TABLE|COPY|VACUUM|ANALYZE"
+_TABLES_OF = re.compile(
+    rf"\b(?:{_BEFORE_TABLES})\b((?:\"[^\"]*\"|[^\"])*?)(?=\b(?:{_BEFORE_TABLES}|ON|WHERE|SET"
+    r"|SELECT|VALUES|GROUP|ORDER|HAVING|LIMIT|OFFSET|FETCH|FOR|RETURNING|WINDOW|UNION|EXCEPT"
+    r"|INTERSECT)\b|[()=;]|\"[^\"]*\Z|\Z)",
+    re.IGNORECASE,
+)
 _READS = re.compile(r"\s*SELECT\b", re.IGNORECASE)
 _PARAMETER = re.compile(r"\$\d+")
 _MODE, _FORCED = "plan_cache_mode", "force_generic_plan"
@@ -354,13 +362,14 @@ def _scanned(observation: Observation) -> dict[str, TableTotals]:
 
 def names_table(text: str, table: str) -> bool:
     """Whether a statement's text names a table: with its schema, or with none."""
-    schema, _, bare = table.rpartition(".")
-    own = (schema or "public").strip('"').casefold()
-    places = re.finditer(
+    found = remedies.SCHEMA.match(table)
+    schema, bare = (found[0][:-1], table[found.end() :]) if found else ("public", table)
+    own = schema.strip('"').casefold()
+    name = re.compile(
         rf"(?:(\w+|\"[^\"]+\")\s*\.\s*)?(?<!\w)\"?{re.escape(bare.strip(chr(34)))}\"?(?!\w)",
-        text,
         re.IGNORECASE,
     )
+    places = (one for part in _TABLES_OF.findall(text) for one in name.finditer(part))
     return any(not one[1] or one[1].strip('"').casefold() == own for one in places)
 
 
