@@ -10,10 +10,12 @@ import pytest
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.findings import compute, limits, queries, remedies
+from pgtare.observing.findings.collector import CountedTotals, FindingInputs, ServerKind
 from pgtare.observing.findings.finding_parts import table_of
 from pgtare.observing.findings.model import Finding, of_setting
 from pgtare.observing.findings.observation import (
     ConnectionCount,
+    HorizonHolder,
     RoleSetting,
     ServerCounters,
     ServerNow,
@@ -23,7 +25,7 @@ from pgtare.observing.findings.observation import (
 from pgtare.observing.findings.queries import Query
 from pgtare.observing.findings.statement_findings import names_table
 from pgtare.observing.findings.statement_texts import FindingTexts, TextFile
-from tests.unit.test_findings import KEY, seen, session, statement_state, table
+from tests.unit.test_findings import KEY, SCAN, seen, session, statement_state, table
 from tests.unit.test_findings_holders import standbys
 
 
@@ -195,6 +197,42 @@ def test_a_value_is_no_table(value: str) -> None:
 )
 def test_a_command_names_the_schema(name: str, whole: str) -> None:
     assert remedies.table(name) == whole
+
+
+def test_tables_of_the_connected_database_are_not_those_of_others() -> None:
+    """With a database for each tenant all have tables of the same names."""
+    holder = HorizonHolder("session", "dash", 9, 500, 30.0, "app")
+    dead = table(50, 10_000_000, live=100, dead=150_000, vacuumed_age_s=5.0, analyzed=False)
+    state = statement_state(
+        tables_before=table(0, 0),
+        tables=dead,
+        now=ServerNow(horizon=(holder,)),
+        database="tenant_a",
+    )
+    at_work = (session(1), session(2))  # in database app
+    horizon, busy = compute.findings(seen(*at_work, state=state), busy=True)
+    assert (horizon.kind, horizon.share) == ("horizon", None)
+    assert (busy.kind, busy.level) == ("statement", "info")
+    assert not any("ANALYZE" in one for one in commands(busy))
+    (found,) = compute.findings(seen(*at_work, state=replace(state, database="app")), busy=True)
+    assert (found.kind, found.share) == ("horizon", 1.0)
+
+
+def test_scans_are_counted_for_as_long_as_they_were_read_apart() -> None:
+    """The agent reads tables each minute, and counters each ten seconds."""
+
+    class Server:
+        def rows(self, query: Query, *_: object) -> list[tuple[object, ...]]:
+            return []
+
+    collector = FindingInputs(Server(), ServerKind(18, False, True, database="app"))
+    begun = CountedTotals(tables=table(0, 0), tables_ns=0)
+    ended = CountedTotals(tables=table(50, 10_000_000), tables_ns=60_000_000_000)
+    found = collector.observation({}, begun, ended, None, sources={}, texts={7: SCAN})
+    assert (found.tables_s, found.state.database) == (60.0, "app")
+    samples = seen(session(1), session(2)).samples
+    (finding,) = compute.findings(replace(found, samples=samples))
+    assert "orders: 0.8 sequential scans a second of 200,000 rows each" in finding.evidence
 
 
 # statistics

@@ -247,7 +247,7 @@ class ServerFindings:
         if tables:
             self._tables_at = time.monotonic()
         elif before is not None:
-            totals = replace(totals, tables=before.tables)
+            totals = replace(totals, tables=before.tables, tables_ns=before.tables_ns)
         self._totals = totals
         texts: dict[int, str] = {}
         if may_be_slow:

@@ -74,6 +74,7 @@ def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
         waits=facts.waits.schema if facts.waits else None,
         local=local,
         may_stat_file=facts.may_stat_file,
+        database=facts.server.database,
     )
 
 

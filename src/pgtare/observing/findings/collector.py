@@ -24,6 +24,7 @@ from pgtare.observing.findings.observation import (
 )
 from pgtare.observing.findings.read import Reader
 from pgtare.observing.findings.statement_texts import FindingTexts
+from pgtare.postgres.wait_counters import steady_clock
 
 #: So many statements are looked up, those that were seen most.
 _MOST_STATEMENTS = 10
@@ -43,6 +44,7 @@ Value = TypeVar("Value")
 class ServerKind:
     """What decides how a server is read. version: as 18. local: on this machine.
 
+    database: the one that is connected to.
     statements, waits: schemas of pg_stat_statements and wait_event_timing; None: not there.
     may_stat_file: whether the role may ask how large a file is.
     """
@@ -54,11 +56,15 @@ class ServerKind:
     waits: str | None = None
     local: bool = False
     may_stat_file: bool = False
+    database: str = ""
 
 
 @dataclass(frozen=True)
 class CountedTotals:
-    """Everything that counts from some moment on, as read at one moment."""
+    """Everything that counts from some moment on, as read at one moment.
+
+    tables_ns: when the tables were read, which may be earlier, by our monotonic clock.
+    """
 
     counters: ServerCounters | None = None
     statements: Mapping[StatementKey, StatementTotals] = field(default_factory=dict)
@@ -66,6 +72,7 @@ class CountedTotals:
     slots: tuple[Slot, ...] = ()
     #: Whether it has some statements only.
     is_part: bool = False
+    tables_ns: int | None = None
 
 
 class FindingInputs:
@@ -111,6 +118,7 @@ class FindingInputs:
             of_tables,
             self._try("slots", lambda: read.slots(self.reader, self.kind.version), ()),
             is_part=query_ids is not None,
+            tables_ns=steady_clock.now_ns() if tables else None,
         )
 
     def sample(self, default_s: float) -> None:
@@ -180,6 +188,8 @@ class FindingInputs:
             texts=texts,
             tables=last.tables,
             tables_before=first.tables,
+            tables_s=_between_s(first.tables_ns, last.tables_ns),
+            database=self.kind.database,
             lock_table=lock_table,
             slots=last.slots,
             slots_before={slot.name: slot.position for slot in first.slots},
@@ -208,6 +218,10 @@ class FindingInputs:
             ),
             {},
         )
+
+
+def _between_s(begun_ns: int | None, ended_ns: int | None) -> float | None:
+    return None if begun_ns is None or ended_ns is None else (ended_ns - begun_ns) / 1e9
 
 
 class LockTableLooks:

@@ -26,7 +26,7 @@ from pgtare.observing.findings.causes import (
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, OUTAGE, Finding, ranked
 from pgtare.observing.findings.observation import Observation
 from pgtare.observing.findings.partition import Partition, partition
-from pgtare.observing.findings.statement_findings import names_table
+from pgtare.observing.findings.statement_findings import is_of_table
 
 #: A cause of less is a row of the profile, no finding.
 LEAST_SHARE, LEAST_SESSIONS = 0.1, 0.5
@@ -105,8 +105,12 @@ def _explained(
     """The key of the limit or setting that a cause's time comes from. own: its own finding."""
     for key, one in explaining.items():
         if cause.kind == STATEMENT:
-            text = observation.text(next(iter(cause.statements)))
-            dead = one.kind == "horizon" and one.object and names_table(text, one.object)
+            statement = next(iter(cause.statements))
+            dead = (
+                one.kind == "horizon"
+                and one.object
+                and is_of_table(statement, one.object, observation)
+            )
             timed = cause.event == "CPU" and _times_most(one) and not _has_reason(own)
             if dead or timed:
                 return key

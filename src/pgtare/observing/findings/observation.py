@@ -295,7 +295,8 @@ class ServerState:
 
     sources: of settings that are from no configuration file, as pg_settings names them.
     processors: None if not known. texts: of statements, by identifier. history: of statements
-    before this window. standby: whether it is one. slots_before: positions of slots.
+    before this window. standby: whether it is one. slots_before: positions of slots. database: that
+    of the tables; empty: not known. tables_s: between their two readings; None: as of counters.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -311,6 +312,8 @@ class ServerState:
     texts: Mapping[int, str] = field(default_factory=dict)
     tables: Mapping[str, TableTotals] = field(default_factory=dict)
     tables_before: Mapping[str, TableTotals] = field(default_factory=dict)
+    tables_s: float | None = None
+    database: str = ""
     lock_table: LockTable | None = None
     slots: tuple[Slot, ...] = ()
     slots_before: Mapping[str, int | None] = field(default_factory=dict)
@@ -361,6 +364,11 @@ class Observation:
     def counted_s(self) -> float:
         """The time in which counters grew, s; that of the samples if it is not known."""
         return self.state.counted_s or self.seconds or 1.0
+
+    @property
+    def tables_s(self) -> float:
+        """The time in which counters of tables grew, s."""
+        return self.state.tables_s or self.counted_s
 
     @property
     def until(self) -> float:

@@ -15,6 +15,7 @@ from pgtare.observing.findings.observation import (
     Observation,
     RoleSetting,
     ServerState,
+    StatementKey,
     StatementTotals,
     TableTotals,
 )
@@ -125,7 +126,7 @@ def statement(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
             (_look(text),),
             sure=False,
         )
-    unknown = _not_analyzed(text, whole.state)
+    unknown = _not_analyzed(key, whole.observation)
     roles = [role for role, _ in cause.applications.most(2)]
     applications = [name for _, name in cause.applications.most(2) if name]
     by = f"role {', '.join(dict.fromkeys(roles))}"
@@ -164,11 +165,11 @@ def statement(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
     )
 
 
-def _not_analyzed(text: str, state: ServerState) -> list[str]:
-    if state.standby:
+def _not_analyzed(key: StatementKey, observation: Observation) -> list[str]:
+    if observation.state.standby:
         return []  # nothing is analyzed there: it has the statistics of the primary
-    tables = state.tables.items()
-    return [name for name, one in tables if not one.analyzed and names_table(text, name)][:3]
+    tables = [name for name, one in observation.state.tables.items() if not one.analyzed]
+    return [name for name in tables if is_of_table(key, name, observation)][:3]
 
 
 def _spent_in(cause: Cause) -> str:
@@ -349,7 +350,7 @@ def _megabytes(value: str) -> float | None:
 def _scanned(observation: Observation) -> dict[str, TableTotals]:
     """Tables that were read from end to end again and again, with what they grew by."""
     found = {}
-    seconds = observation.counted_s
+    seconds = observation.tables_s
     for name, after in observation.state.tables.items():
         before = observation.state.tables_before.get(name)
         if before is None:
@@ -373,13 +374,20 @@ def names_table(text: str, table: str) -> bool:
     return any(not one[1] or one[1].strip('"').casefold() == own for one in places)
 
 
+def is_of_table(statement: StatementKey, table: str, observation: Observation) -> bool:
+    """Whether a statement names a table of the connected database; others may have it as well."""
+    known = observation.state.database in ("", statement[0])
+    return known and names_table(observation.text(statement), table)
+
+
 def _scan(cause: Cause, whole: Partition) -> Explanation | None:
-    text = _text(cause, whole)
-    tables = [one for name, one in _scanned(whole.observation).items() if names_table(text, name)]
+    key, observation = next(iter(cause.statements)), whole.observation
+    text = observation.text(key)
+    scanned = _scanned(observation).items()
+    tables = [one for name, one in scanned if is_of_table(key, name, observation)]
     if not tables:
         return None
-    table = max(tables, key=lambda one: one.rows_scanned)
-    seconds = whole.observation.counted_s
+    table, seconds = max(tables, key=lambda one: one.rows_scanned), observation.tables_s
     conditions = _SET.sub("", text)
     columns = list(dict.fromkeys(_COMPARED.findall(conditions)))
     unclear = (
@@ -455,8 +463,8 @@ def contention(event: str) -> tuple[str, str]:
 
 
 def _slower(cause: Cause, whole: Partition) -> Explanation | None:
-    found = _totals(cause, whole)
-    past = whole.state.history.get(next(iter(cause.statements)))
+    key, found = next(iter(cause.statements)), _totals(cause, whole)
+    database, past = key[0], whole.state.history.get(key)
     if found is None or past is None or past.calls < _HISTORY_CALLS or not found.calls:
         return None
     now, before = found.exec_s / found.calls, past.exec_s / past.calls
@@ -472,7 +480,8 @@ def _slower(cause: Cause, whole: Partition) -> Explanation | None:
             _look(text),
             Remedy(
                 command=f"ANALYZE {table_of(text)};" if table_of(text) else "",
-                does="if the table has changed much since its statistics were made",
+                does=f"in database {database}, if the table has changed much since its statistics "
+                "were made",
             ),
         ),
         table_of(text),
