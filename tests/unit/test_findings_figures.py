@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgtare.observing.findings import compute
+from pgtare.observing.findings import compute, queries
+from pgtare.observing.findings.collector import FindingInputs, ServerKind
 from pgtare.observing.findings.episodes import Episodes
 from pgtare.observing.findings.model import ACTIVE, INFORMATION, OUTAGE, of_setting
 from pgtare.observing.findings.observation import (
@@ -19,6 +20,7 @@ from pgtare.observing.findings.observation import (
     SessionsSample,
 )
 from pgtare.observing.findings.partition import partition
+from pgtare.observing.findings.queries import Query
 from tests.unit.test_findings import NOW, idle, seen, session, waiter
 
 ROWS = AwaitedLock(2, "transactionid", "ShareLock", "rows of hot", "hot", tag="hot")
@@ -273,3 +275,28 @@ def test_a_synchronous_standby_that_answers_at_once_is_no_fault() -> None:
     for slow in (state(4_000, "berlin"), state(0, "berlin"), state(40_000)):
         (found,) = compute.findings(seen(*waits, state=slow))
         assert (found.kind, found.class_) == ("syncrep", ACTIVE)
+
+
+@pytest.mark.parametrize(("took_s", "times"), [(0.001, 12), (0.2, 2)])
+def test_locks_that_are_slow_to_read_are_read_less_often(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, times: int
+) -> None:
+    """Reading pg_locks stops whoever takes a lock: a look of three seconds must not add to it."""
+    now, reads = 1000.0, 0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    waits = (2, 1, 0, "shop", 0, "app", "web", "client backend", "active", "Lock", "relation", 7)
+
+    class Server:
+        def rows(self, query: Query, *_: object) -> list[tuple[object, ...]]:
+            nonlocal now, reads
+            if query is queries.LOCKS:
+                now += took_s
+                reads += 1
+            return [(9, *waits, 1, 1, 1, None, None)] if query is queries.SESSIONS else []
+
+    collector = FindingInputs(Server(), ServerKind(18, False, True))
+    for _ in range(12):
+        collector.sample(0.25)
+        now += 0.25
+    assert len(collector.samples) == 12
+    assert reads == times

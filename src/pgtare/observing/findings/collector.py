@@ -32,6 +32,8 @@ _MOST_STATEMENTS = 10
 #: Counting the lock table stops whoever takes a lock. At least so many s pass between two counts,
 #: and so many times the duration of the last one.
 _LOCK_TABLE_S, _LOCK_TABLE_TIMES = 30.0, 100.0
+#: So does reading the locks that sessions wait for, which is done again after this many times.
+_LOCKS_TIMES = 10.0
 #: If more looks at sessions are refused, what slows them cannot be seen.
 _MOST_REFUSED = 0.2
 #: What cannot be seen then, as `FindingInputs.unseen` names it.
@@ -88,6 +90,7 @@ class FindingInputs:
         self._waiting: tuple[int, ...] = ()
         self._asked = False
         self._sampled_at: float | None = None
+        self._locks_due = 0.0
         self._processors = self._try(
             "processors", lambda: read.processors(reader, kind.waits, local=kind.local), None
         )
@@ -135,11 +138,17 @@ class FindingInputs:
         waiting = [one for one in found.sessions if one.type == "Lock"]
         waiting.sort(key=lambda one: -(one.query_age_s or 0.0))
         self._waiting = tuple(one.pid for one in waiting)
-        if waiting:
-            none: dict[int, AwaitedLock] = {}
-            self.locks |= self._try(
-                "locks", lambda: read.locks(self.reader.rows(queries.LOCKS), found.at), none
-            )
+        if waiting and time.monotonic() >= self._locks_due:
+            self._read_locks(found.at)
+
+    def _read_locks(self, at: float) -> None:
+        began = time.monotonic()
+        none: dict[int, AwaitedLock] = {}
+        self.locks |= self._try(
+            "locks", lambda: read.locks(self.reader.rows(queries.LOCKS), at), none
+        )
+        ended = time.monotonic()
+        self._locks_due = ended + _LOCKS_TIMES * (ended - began)
 
     @property
     def is_unasked(self) -> bool:
