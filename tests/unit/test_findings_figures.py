@@ -277,6 +277,18 @@ def test_a_synchronous_standby_that_answers_at_once_is_no_fault() -> None:
         assert (found.kind, found.class_) == ("syncrep", ACTIVE)
 
 
+def test_a_client_is_said_to_do_what_it_does_itself() -> None:
+    """Others of its application may do something else."""
+    reads = session(2, "Client/ClientWrite", query_age_s=90.0, xact_age_s=90.0)
+    loads = session(3, "Client/ClientRead", query_age_s=10.0, xact_age_s=10.0)
+    (found,) = compute.findings(seen(reads, loads))
+    assert "(pid 2)" in found.title
+    assert found.title.endswith("does not take its result")
+    (found,) = compute.findings(seen(replace(reads, query_age_s=5.0), loads))
+    assert "(pid 3)" in found.title
+    assert found.title.endswith("sends no data")
+
+
 @pytest.mark.parametrize(("took_s", "times"), [(0.001, 12), (0.2, 2)])
 def test_locks_that_are_slow_to_read_are_read_less_often(
     monkeypatch: pytest.MonkeyPatch, took_s: float, times: int

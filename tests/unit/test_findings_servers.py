@@ -144,6 +144,12 @@ def test_a_consumer_that_decodes_and_confirms_nothing_is_to_be_looked_at() -> No
     assert "drop" not in found.model_dump_json()
 
 
+def test_a_base_backup_is_no_standby_that_commits_could_wait_for() -> None:
+    """It has an application's name, too, which `*` would match."""
+    assert "FROM pg_stat_replication" in queries.STANDBYS.text
+    assert "state IS DISTINCT FROM 'backup'" in queries.STANDBYS.text
+
+
 # wraparound, and servers that take no writes
 
 
@@ -375,6 +381,8 @@ def test_each_version_is_asked_what_it_has(version: int, query: queries.Query) -
     [
         ("CREATE UNIQUE INDEX ON orders (id)", "maintenance_work_mem"),
         ("REINDEX TABLE orders", "maintenance_work_mem"),
+        ("VACUUM (FULL) orders", "maintenance_work_mem"),
+        ("REPACK orders", "maintenance_work_mem"),
         ("SELECT * FROM orders ORDER BY id", "work_mem"),
     ],
 )

@@ -211,10 +211,12 @@ CONNECTIONS = Query(
 FROM pg_stat_activity LEFT JOIN pg_roles r ON r.oid = usesysid
 WHERE backend_type = 'client backend' GROUP BY 1, 2, 3""",
 )
+#: A base backup confirms nothing, so no commit can wait for it.
 STANDBYS = Query(
     "standbys",
     "which standbys are connected",
-    "SELECT coalesce(application_name, '') FROM pg_stat_replication",
+    """SELECT coalesce(application_name, '') FROM pg_stat_replication
+WHERE state IS DISTINCT FROM 'backup'""",
 )
 ROLE_SETTINGS = Query(
     "settings of roles",

@@ -58,7 +58,9 @@ _READS = re.compile(r"\s*SELECT\b", re.IGNORECASE)
 _PARAMETER = re.compile(r"\$\d+")
 _MODE, _FORCED = "plan_cache_mode", "force_generic_plan"
 #: What builds indexes, which has maintenance_work_mem.
-_BUILDS = re.compile(r"\s*(CREATE\s+(UNIQUE\s+)?INDEX|REINDEX|CLUSTER|ALTER\s+TABLE)\b", re.I)
+_BUILDS = re.compile(
+    r"\s*(CREATE\s+(UNIQUE\s+)?INDEX|REINDEX|CLUSTER|REPACK|VACUUM|ALTER\s+TABLE)\b", re.I
+)
 #: Locks of pages are LWLocks up to version 18, and waits of the class Buffer from 19 on. There
 #: whoever waits for the pins of others to go (vacuum) queues for nothing.
 _QUEUES, _WAITS_FOR_PINS = ("LWLock/", "Buffer/"), "Buffer/BufferCleanup"

@@ -229,8 +229,7 @@ def client(cause: Cause, whole: Partition) -> Finding | None:
         return None
     one = max(cause.waiters.values(), key=lambda each: each.query_age_s or 0.0)
     text = one.text or _statement(cause, whole)
-    reads = any(event == "Client/ClientRead" for event in cause.events)
-    what = "sends no data" if reads else "does not take its result"
+    what = "sends no data" if one.event == "ClientRead" else "does not take its result"
     name = one.application or one.role
     long = (one.xact_age_s or 0.0) >= _LONG_CLIENT_S
     return _found(
