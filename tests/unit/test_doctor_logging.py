@@ -94,6 +94,14 @@ def test_what_is_written(settings: dict[str, str], per_s: float, expected: str |
     assert [title[: len(expected or "")] for title in found] == ([expected] if expected else [])
 
 
+def test_remedies_say_what_the_role_needs_and_that_an_audit_may_be_a_duty() -> None:
+    for settings in (EVERY, {"pgaudit.log": "all"}):
+        facts = DoctorFacts(SERVER, {**DEFAULTS, **settings}, None, None, False, None)
+        (found,) = check_logging.check(facts, 1000)
+        assert all("pg_reload_conf()" in one.privilege for one in found.remedy)
+        assert ("must be audited" in found.remedy[0].does) == ("pgaudit.log" in settings)
+
+
 @pytest.mark.parametrize("settings", [{**SAMPLE}, {**PLANS, "auto_explain.sample_rate": "0.2"}])
 def test_a_smaller_sample_is_no_finding_any_more(settings: dict[str, str]) -> None:
     ((_, _, remedy),) = findings(settings, 20_000)

@@ -39,6 +39,7 @@ class _Source:
     better: what to set instead. what: what it writes. sampled: the same of a share of them.
     rate: the setting that is this share. some: it writes statements of one kind, and how many these
     are is not known. level: of its messages. more: a further remedy.
+    unless: when to leave it as it is.
     """
 
     name: str
@@ -49,6 +50,7 @@ class _Source:
     some: bool = False
     level: str = "log"
     more: tuple[str, ...] = ()
+    unless: str = ""
 
 
 def check(facts: DoctorFacts, per_s: float) -> list[Finding]:
@@ -123,6 +125,7 @@ def _sources(settings: Settings) -> Iterator[_Source]:
             "every statement" if len(audited) > 1 else f"every {audited.pop()} of rows",
             some=len(audited) < 2,
             level=settings.get("pgaudit.log_level", "log") if to_client else "log",
+            unless="  -- unless all of it must be audited: ask who set it",
         )
 
 
@@ -148,7 +151,7 @@ def _statements(source: _Source, settings: Settings, per_s: float) -> Finding | 
         return None
     what = source.what if share == 1 else source.sampled.format(numbers.percent(100 * share))
     named = [name for name in dict.fromkeys((source.name, source.rate)) if name in settings]
-    remedy = [set_at_once(source.name, source.better), *source.more]
+    remedy = [set_at_once(source.name, source.better, source.unless), *source.more]
     if source.rate and per_s * share > _SAMPLED_LINES_S:
         rate = f"{_SAMPLED_LINES_S / per_s:.1g}"
         remedy.append(set_at_once(source.rate, rate, "  -- or a smaller sample"))

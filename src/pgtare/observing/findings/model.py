@@ -17,6 +17,8 @@ Quality = Literal["exact", "sampled"]
 #: Classes, the most urgent first: what an outage is, what takes active time, a limit that comes
 #: near, a setting that explains nothing yet, and what is told for information only.
 OUTAGE, ACTIVE, LIMIT, SETTING, INFORMATION = range(5)
+#: What ALTER SYSTEM needs; reading the settings anew is a function's call, which can be granted.
+ALTER_SYSTEM = "ALTER SYSTEM, and EXECUTE on pg_reload_conf()"
 LEVELS: tuple[Level, ...] = ("critical", "warning", "info")
 
 
@@ -140,7 +142,8 @@ def lines(texts: Iterable[str]) -> list[Remedy]:
     found = []
     for text in texts:
         command, _, does = ("", "", text[3:]) if text.startswith("-- ") else text.partition("  -- ")
-        found.append(Remedy(command=command, does=does))
+        needs = ALTER_SYSTEM if command.startswith("ALTER SYSTEM ") else ""
+        found.append(Remedy(command=command, does=does, privilege=needs))
     return found
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pgtare.observing.findings.model import Finding, Remedy
+from pgtare.observing.findings.model import ALTER_SYSTEM, Finding, Remedy
 from pgtare.observing.findings.observation import SampledSession, moment
 
-#: Reading the settings anew is a function's call, which can be granted.
-_ALTER_SYSTEM = "ALTER SYSTEM, and EXECUTE on pg_reload_conf()"
 _GONE = "no row: it is gone already, or your role may not see it"
 _SIGNAL = (
     "pg_signal_backend and pg_read_all_stats, or the same role; a superuser's session takes a "
@@ -83,7 +81,7 @@ def set_at_once(name: str, value: str, comment: str = "") -> str:
 def setting(setting_name: str, value: str, does: str, risk: str = "") -> Remedy:
     """A setting of the whole server."""
     return Remedy(
-        command=set_at_once(setting_name, value), does=does, risk=risk, privilege=_ALTER_SYSTEM
+        command=set_at_once(setting_name, value), does=does, risk=risk, privilege=ALTER_SYSTEM
     )
 
 
