@@ -116,6 +116,19 @@ def test_statistics_are_known_though_counters_were_lost(server: Cluster) -> None
             admin.execute("DROP TABLE cabins")
 
 
+def test_temporary_tables_of_others_are_left_out(server: Cluster) -> None:
+    """Nobody but their own session can index or analyze them."""
+    with server.connect() as other:
+        other.execute(
+            "CREATE TEMP TABLE scratch AS SELECT i AS id FROM generate_series(1, 200000) i"
+        )
+        other.execute("SELECT count(*) FROM scratch")
+        other.execute("SELECT pg_stat_force_next_flush()")
+        other.execute("SELECT 1")
+        with connected(server.dsn()) as session:
+            assert not any("scratch" in name for name in read.tables(session))
+
+
 def test_a_database_whose_drop_was_interrupted_ages_for_nobody(server: Cluster) -> None:
     """Vacuum and the server's own warnings leave it out, too."""
     with server.connect() as admin:

@@ -263,8 +263,14 @@ def test_what_would_be_executed_is_not_to_be_analysed() -> None:
         (found,) = compute.findings(seen(session(1), session(2), state=state), busy=True)
         return found.remedy[0].does
 
-    assert "EXPLAIN (ANALYZE, BUFFERS) SELECT" in look("SELECT 1")
-    assert look("DELETE FROM hot").startswith("EXPLAIN DELETE")
+    assert "EXPLAIN (ANALYZE, BUFFERS) SELECT" in look("SELECT * FROM hot")
+    for text in (
+        "DELETE FROM hot",
+        "SELECT pay($1)",
+        "SELECT * FROM hot FOR NO KEY UPDATE",
+        "SELECT * INTO copy FROM hot",
+    ):
+        assert look(text).startswith(f"EXPLAIN {text}")
 
 
 def test_a_leader_and_those_who_stand_by_alarm_nobody() -> None:

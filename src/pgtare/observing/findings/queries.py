@@ -260,7 +260,7 @@ TEXT_FILE = Query(
 )
 #: The time of a table's last ANALYZE is lost in a crash, as counters are. Whether it has statistics
 #: is for those to see who may read it; for others it is taken to have some, unless it never had any
-#: or most of its rows came later.
+#: or most of its rows came later. What another session has as temporary nobody else can index.
 TABLES = Query(
     "tables",
     "sequential scans and dead rows by table, in a database of not too many tables",
@@ -274,6 +274,7 @@ TABLES = Query(
 FROM pg_stat_user_tables t JOIN pg_class c ON c.oid = t.relid
 WHERE (t.seq_tup_read > 100000 OR t.n_dead_tup > 10000 OR (t.idx_tup_fetch > 100000
     AND greatest(t.last_analyze, t.last_autoanalyze) IS NULL))
+  AND c.relpersistence <> 't'
   AND (SELECT count(*) FROM pg_class WHERE relkind = 'r') < {MOST_TABLES}""",
 )
 PROCESSORS = Query(

@@ -54,7 +54,11 @@ _TABLES_OF = re.compile(
     r"|INTERSECT)\b|[()=;]|\"[^\"]*\Z|\Z)",
     re.IGNORECASE,
 )
-_READS = re.compile(r"\s*SELECT\b", re.IGNORECASE)
+#: What may be executed once more: no mere call of a function, and nothing that locks rows.
+_READS = re.compile(
+    r"\s*SELECT\b(?=.*\bFROM\b)(?!.*\b(?:INTO|FOR\s+(?:NO\s+KEY\s+|KEY\s+)?(?:UPDATE|SHARE))\b)",
+    re.IGNORECASE | re.DOTALL,
+)
 _PARAMETER = re.compile(r"\$\d+")
 _MODE, _FORCED = "plan_cache_mode", "force_generic_plan"
 #: What builds indexes, which has maintenance_work_mem.
@@ -207,8 +211,8 @@ def _look(text: str) -> Remedy:
             "ANALYZE would execute it",
         )
     return Remedy(
-        does=f"EXPLAIN (ANALYZE, BUFFERS) {short(text, 200)} with values of its parameters shows "
-        "which node takes the time",
+        does=f"EXPLAIN (ANALYZE, BUFFERS) {short(text, 200)} with values of its parameters "
+        "executes it, and shows which node takes the time",
     )
 
 
@@ -412,7 +416,8 @@ def _scan(cause: Cause, whole: Partition) -> Explanation | None:
             command=f"CREATE INDEX CONCURRENTLY ON {remedies.table(table.name)} "
             f"({', '.join(columns[:3])});",
             does="if few rows match: then an index finds them; see the plan first",
-            risk="it takes room, and every change of the table keeps it up to date",
+            risk="it takes room, and every change of the table keeps it up to date; if it fails or "
+            "is cancelled, it leaves an INVALID index to be dropped",
             privilege="the table's owner",
         )
     return Explanation(
