@@ -175,7 +175,13 @@ def test_what_an_old_transaction_holds_up_names_it(
 def test_a_lock_table_that_fills_names_who_has_the_most(
     locks: int, objects: int, level: str | None
 ) -> None:
-    sizes = {"max_locks_per_transaction": "64", "max_connections": "100"}
+    sizes = {
+        "max_locks_per_transaction": "64",
+        "max_connections": "100",
+        "max_worker_processes": "8",
+        "max_wal_senders": "10",
+        "autovacuum_max_workers": "3",
+    }
     table = LockTable(locks, objects, 4_000, 3, idle(9))
     settings_ = {**sizes, "max_prepared_transactions": "0"}
     found = list(limits.check(ServerState(settings=settings_, lock_table=table)))
@@ -184,6 +190,22 @@ def test_a_lock_table_that_fills_names_who_has_the_most(
         assert "the most by cron" in one.title
         assert one.remedy[0].command.startswith("SELECT pg_terminate_backend(9)")
     assert list(limits.check(ServerState(settings=sizes, lock_table=table))) == []
+
+
+def test_background_processes_have_places_in_the_lock_table_as_well() -> None:
+    """Of a server with few connections they are most of them."""
+    sizes = {
+        "max_locks_per_transaction": "64",
+        "max_connections": "20",
+        "max_prepared_transactions": "0",
+        "max_worker_processes": "8",
+        "max_wal_senders": "10",
+        "autovacuum_worker_slots": "16",
+        "autovacuum_max_workers": "3",  # of these 16
+    }
+    for objects, levels in ((2_500, []), (2_700, ["warning"]), (3_500, ["critical"])):
+        state = ServerState(settings=sizes, lock_table=LockTable(objects, objects, 9, 1, idle(9)))
+        assert [one.level for one in limits.check(state)] == levels
 
 
 def test_numbers_that_end_soon_are_told_however_late_autovacuum_begins() -> None:

@@ -76,6 +76,7 @@ WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'wait\\_event\\_timing.%' OR name LIKE 'pgaudit.%'
   OR name IN ('archive_mode', 'compute_query_id', 'logging_collector', 'shared_preload_libraries',
     'autovacuum_freeze_max_age', 'autovacuum_multixact_freeze_max_age',
+    'autovacuum_max_workers', 'autovacuum_worker_slots', 'max_wal_senders', 'max_worker_processes',
     'autovacuum_vacuum_cost_limit', 'vacuum_cost_limit',
     'checkpoint_completion_target', 'checkpoint_timeout', 'max_connections',
     'max_locks_per_transaction', 'max_prepared_transactions', 'max_slot_wal_keep_size',

@@ -50,7 +50,11 @@ _NOTIFY_LONG, _NOTIFY_FULL = 0.5, 0.9
 #: A transaction that has been open for less holds up nothing that takes so long to fill, s.
 _OLD_S = 60.0
 #: Of the lock table. Beyond its size it borrows memory, of which there is little.
-_LOCKS_MANY, _LOCKS_FULL = 0.9, 1.2
+_LOCKS_MANY, _LOCKS_FULL = 0.75, 1.0
+#: Processes besides client sessions that have places in it. From 18 on autovacuum has slots, and
+#: its workers are as many of them as were allowed.
+_WITH_LOCKS = ("max_worker_processes", "max_wal_senders")
+_AUTOVACUUM = ("autovacuum_worker_slots", "autovacuum_max_workers")
 
 
 def check(state: ServerState, samples: Sequence[SessionsSample] = ()) -> Iterator[Finding]:
@@ -448,6 +452,8 @@ def _lock_table(state: ServerState) -> Finding | None:
     if table is None or None in sizes:
         return None
     each, *sessions = (size or 0.0 for size in sizes)
+    sessions += [state.number(name) or 0.0 for name in _WITH_LOCKS]
+    sessions += [size for size in map(state.number, _AUTOVACUUM) if size][:1]
     places = each * sum(sessions)
     share = max(table.objects, table.locks / 2) / max(places, 1.0)
     if share < _LOCKS_MANY:
@@ -465,7 +471,8 @@ def _lock_table(state: ServerState) -> Finding | None:
         "(max_locks_per_transaction)",
         evidence=[
             f"{table.locks:,} locks of {table.objects:,} things; there is room for those of "
-            f"{places:,.0f} (max_locks_per_transaction = {each:.0f}), and a little more",
+            f"{places:,.0f} (max_locks_per_transaction = {each:.0f}, for each process and prepared "
+            "transaction that there may be), and a little more",
             f"{name}: {table.theirs:,} locks of {numbers.counted(table.sessions, 'session')}",
         ],
         why="a statement that finds no room fails with «out of shared memory», whoever it is; each "
