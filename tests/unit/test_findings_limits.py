@@ -119,6 +119,7 @@ def test_autovacuum_is_given_more_than_it_has(
     for one in given:
         assert f"SET autovacuum_vacuum_cost_limit = {value};" in one.command
         assert words in one.does
+        assert one.risk
 
 
 @pytest.mark.parametrize(("before", "told"), [(6, False), (7, True), (None, False)])
