@@ -18,6 +18,7 @@ from pgtare.observing.doctor import check_statements, churn, evictions, queries
 from pgtare.observing.doctor import show as doctor_show
 from pgtare.observing.doctor.check_settings import Weight, observers
 from pgtare.observing.doctor.collect import preload
+from pgtare.observing.doctor.examine import time_by_event
 from pgtare.observing.doctor.model import Server, Statements, Waits
 from pgtare.observing.doctor.observed import (
     ActivitySamples,
@@ -245,6 +246,14 @@ def test_counted_waits_have_no_share_where_computing_was_hardly_sampled() -> Non
     text = _printed(found)
     assert "counted by wait_event_timing" in text
     assert "%" not in text
+
+
+def test_time_is_counted_for_as_long_as_the_samples_cover() -> None:
+    """Else a server that answers slowly seems to have more sessions at work than it has."""
+    before = CountedWaits(NOW, {LOCK_WAIT: 0.0}, captured_ms=0.0)
+    after = CountedWaits(NOW + timedelta(seconds=6), {LOCK_WAIT: 12_000.0}, captured_ms=18_000.0)
+    found = time_by_event(look(waits=before), look(6.0, after), 3.0)
+    assert found == {LOCK_WAIT.label: pytest.approx(6.0), "CPU": pytest.approx(3.0)}
 
 
 def test_waits_that_were_reset_in_between_are_sampled() -> None:

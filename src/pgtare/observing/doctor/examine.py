@@ -61,7 +61,8 @@ def watch(
         with contextlib.suppress(Unreadable):
             facts = read_facts(session, facts.clock)  # the user may just have applied a remedy
         last, ended = read_look(session, facts), collector.totals()
-        waited_s, table = _waited(first, last), locks.look(collector)
+        window_s = sum(each.weight_s for each in collector.samples)
+        waited_s, table = time_by_event(first, last, window_s), locks.look(collector)
         seen = collector.observation(
             facts.settings,
             begun,
@@ -76,14 +77,18 @@ def watch(
         collector = FindingInputs(session, checks.server_kind(facts, local=session.is_local))
 
 
-def _waited(first: Look, last: Look) -> dict[str, float] | None:
-    """Time by event as counted, s; None if nobody counts, or the counters were reset."""
+def time_by_event(first: Look, last: Look, window_s: float) -> dict[str, float] | None:
+    """Time by event, s; None if nobody counts, or the counters were reset.
+
+    window_s: what the samples cover. The counters are read a while before and after them.
+    """
     counted = last.waits.since(first.waits) if first.waits and last.waits else None
     if counted is None:
         return None
-    found = {event.label: ms / 1000 for event, ms in counted.waited_ms.items() if not event.idle}
+    waited = {event: ms for event, ms in counted.waited_ms.items() if not event.idle}
+    found = {event.label: counted.average(ms) * window_s for event, ms in waited.items()}
     if counted.sessions is not None and counted.on_cpu is not None:
-        found["CPU"] = counted.on_cpu * counted.seconds
+        found["CPU"] = counted.on_cpu * window_s
     return found
 
 
