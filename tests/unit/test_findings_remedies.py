@@ -356,6 +356,13 @@ def test_a_signal_needs_to_see_the_session() -> None:
     assert "may not see it" in one.does
 
 
+def test_a_timeout_of_statements_is_for_those_that_take_long() -> None:
+    """A transaction of many short ones stays open all the same."""
+    long = session(9, query_age_s=7100.0, xact_age_s=7200.0)
+    assert "statement_timeout" in remedies.not_again(long)[0].command
+    assert remedies.not_again(replace(long, query_age_s=0.1)) == []
+
+
 # texts
 
 

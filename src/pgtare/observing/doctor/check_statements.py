@@ -268,7 +268,7 @@ def _texts(found: Statements) -> list[Finding]:
                 "writing it anew locks the table against all sessions",
                 remedy=[
                     "-- let monitoring call pg_stat_statements(false), which reads no texts",
-                    _reset(found),
+                    f"{_reset(found)}  -- starts the file anew, and forgets all statistics",
                 ],
                 sure="certain",
                 because="the file's size was read",

@@ -315,7 +315,7 @@ def _deadlocks(observation: Observation) -> Finding | None:
     return of_setting(
         "deadlocks",
         level="warning",
-        title="transactions deadlock: they lock the same rows in different orders",
+        title="transactions deadlock: they take the same locks in different orders",
         evidence=evidence,
         why="each waits for the other until deadlock_timeout, then one is ended with an error",
         remedy=[
