@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,8 @@ from pgtare.observing.findings.observation import (
     SessionsSample,
     StatementTotals,
 )
+from pgtare.observing.findings.partition import partition
+from tests.processor_time import least_s
 from tests.unit.test_findings import NOW, idle, seen, session, waiter
 
 ROWS = AwaitedLock(2, "transactionid", "ShareLock", "rows of hot", "hot", tag="hot")
@@ -202,6 +205,21 @@ def test_workers_that_take_an_advisory_lock_in_turns_hold_it_for_a_moment() -> N
 def test_a_leader_that_works_in_short_transactions_holds_its_lock_all_the_time() -> None:
     found = next(one for one in compute.findings(turns((1,), (2, 3))) if one.kind != "statement")
     assert (found.kind, found.level) == ("lock", "info")
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_a_long_queue_takes_no_long_time_to_follow(ring: bool) -> None:
+    """Each session of it waits for all that are ahead: of a row that all update, for example."""
+    took = []
+    for n in (100, 400):
+        queue = [waiter(pid, *range(1, pid)) for pid in range(2, n + 2)]
+        holder = waiter(1, 2) if ring else idle(1)
+        observation = seen(holder, *queue, samples=1)
+        took.append(least_s(functools.partial(partition, observation)))
+        (cause,) = partition(observation).causes
+        assert cause.root is not None
+        assert (cause.root.pid, cause.ring, len(cause.waits)) == (1, ring, n + ring)
+    assert took[1] < 30 * took[0] + 0.05
 
 
 # builds of an index that wait for older transactions

@@ -99,7 +99,7 @@ def partition(observation: Observation) -> Partition:
     waits = WaitAges(observation)
     later = [*map(_waiting, observation.samples[1:]), None]
     for sample, still in zip(observation.samples, later, strict=False):
-        edges = graph.edges(sample)
+        ends = paths(graph.edges(sample))
         rows = _Rows(sample.by_process, anywhere, sample.at, still)
         waits.look(sample)
         for one in sample.sessions:
@@ -110,7 +110,7 @@ def partition(observation: Observation) -> Partition:
             on_cpu_s += seconds if one.type is None else 0.0
             waited_s = waits.waited_s(sample.at, one)
             if one.type == "Lock":
-                _lock(causes, observation, one, edges, rows, seconds, waited_s)
+                _lock(causes, observation, one, ends.get(one.pid, ()), rows, seconds, waited_s)
             else:
                 cause = _work(causes, one)
                 cause.add(sample.at, seconds, one, waited_s)
@@ -202,17 +202,17 @@ def _lock(
     causes: _Causes,
     observation: Observation,
     one: SampledSession,
-    edges: Mapping[int, tuple[int, ...]],
+    found: Sequence[RootPath],
     rows: _Rows,
     seconds: float,
     waited_s: float,
 ) -> None:
-    """Give the time of a wait for a lock to its roots."""
+    """Give the time of a wait for a lock to its root. found: all ends of its paths."""
     lock = observation.locks.get(one.pid)
     object_ = lock.object if lock is not None else ""
     ends = [
         path
-        for path in paths(one.pid, edges)
+        for path in found
         if (_is_ring(path, rows) if path.ring else not _has_let_go(one, path, rows))
     ]
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:

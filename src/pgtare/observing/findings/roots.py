@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +12,6 @@ from pgtare.observing.findings.observation import (
     SessionsSample,
 )
 
-#: Longer paths are not followed.
-_LONGEST = 50
 #: States in which each sample has a session.
 _SAMPLED = ("active", "idle in transaction", "fastpath")
 
@@ -101,26 +99,45 @@ class BlockerGraph:
         return {pid: blockers for pid, blockers in found.items() if blockers}
 
 
-def paths(pid: int, edges: Mapping[int, Sequence[int]]) -> list[RootPath]:
-    """All ends of a waiter's paths, each root once, by its shortest path."""
-    found: dict[int, RootPath] = {}
-    ring: tuple[int, ...] = ()
-    queue: list[tuple[int, tuple[int, ...]]] = [(pid, ())]
-    seen = {pid}
-    while queue:
-        node, between = queue.pop(0)
-        for blocker in edges.get(node, ()):
-            path = (pid, *between)
-            if blocker in path:
-                ring = ring or path[path.index(blocker) :]
-            elif blocker not in edges:
-                found.setdefault(blocker, RootPath(blocker, between))
-            elif blocker not in seen and len(between) < _LONGEST:
-                seen.add(blocker)
-                queue.append((blocker, (*between, blocker)))
-    if found or not ring:
-        return list(found.values())
-    return [RootPath(min(ring), tuple(sorted(ring)), ring=True)]
+def paths(edges: Mapping[int, Sequence[int]]) -> dict[int, list[RootPath]]:
+    """All ends of each waiter's paths, each root once, by a shortest path; or a ring.
+
+    They are followed from the roots back: each of n sessions in a queue names all that are ahead of
+    it, so that to follow them from each waiter would take n³ steps.
+    """
+    waiting_for: dict[int, list[int]] = defaultdict(list)
+    for waiter, blockers in edges.items():
+        for blocker in blockers:
+            waiting_for[blocker].append(waiter)
+    found: dict[int, list[RootPath]] = {waiter: [] for waiter in edges}
+    for root, first in waiting_for.items():
+        if root in edges:
+            continue
+        between: dict[int, tuple[int, ...]] = dict.fromkeys(first, ())
+        reached = list(between)
+        for node in reached:  # it grows meanwhile
+            if len(between) == len(edges):
+                break
+            for waiter in waiting_for.get(node, ()):
+                if waiter not in between:
+                    between[waiter] = (node, *between[node])
+                    reached.append(waiter)
+        for waiter, passed in between.items():
+            found[waiter].append(RootPath(root, passed))
+    for waiter, ends in found.items():
+        if not ends:
+            ends.append(_ring(waiter, edges))
+    return found
+
+
+def _ring(pid: int, edges: Mapping[int, Sequence[int]]) -> RootPath:
+    """The ring that a session without a root waits for, or is in: all before it wait as well."""
+    path, seen = [pid], {pid}
+    while (blocker := edges[path[-1]][0]) not in seen:
+        path.append(blocker)
+        seen.add(blocker)
+    ring = path[path.index(blocker) :]
+    return RootPath(min(ring), tuple(sorted(ring)), ring=True)
 
 
 def behind(node: int, paths_to_root: Mapping[int, RootPath]) -> int:
