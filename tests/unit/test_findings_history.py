@@ -112,6 +112,26 @@ def test_two_times_are_compared_by_what_was_waited_for() -> None:
     assert (both.now_s, both.before_s) == (1200.0, 120.0)
 
 
+def test_two_statements_of_one_table_are_two_causes() -> None:
+    rows = [
+        row(
+            10,
+            "close",
+            kind="statement",
+            key=f"statement/app/{n}",
+            query_id=n,
+            title=f"«SELECT {n}»",
+        )
+        for n in (7, 8)
+    ]
+    today = history.of_rows(rows, Stretch(NOON, NOON + minutes(60)))
+    found = history.compared(today, history.of_rows([], Stretch(NOON, NOON + minutes(60))))
+    assert [(one.title, one.now_s) for one in found] == [
+        ("«SELECT 7»", 1200.0),
+        ("«SELECT 8»", 1200.0),
+    ]
+
+
 def printed(*rows: tuple[Any, ...]) -> list[str]:
     """What the terminal shows of a week's rows."""
     found = history.of_rows(rows, Stretch(NOON - timedelta(days=7), NOON + timedelta(days=7)))

@@ -196,7 +196,7 @@ def compared(now: FindingsHistory, before: FindingsHistory) -> list[ComparedFind
     titles: dict[tuple[str, str, str], str] = {}
     for place, history in enumerate((now, before)):
         for one in history.findings:
-            what = one.object or one.query_id or one.key
+            what = one.query_id or one.object or one.key
             key = one.server, one.kind, what
             sums.setdefault(key, [0.0, 0.0])[place] += one.active_s
             titles.setdefault(key, one.title)
