@@ -79,3 +79,18 @@ def test_more_nodes_below_gather_than_are_merged(connection: Connection) -> None
     assert all(s.rows == 5000 for s in merged)
     assert all((s.rows or 0) <= 5000 for s in rest)
     assert all(s.low <= s.time <= s.high for s in sources)
+
+
+def test_a_clock_that_is_new_while_an_open_cursor_takes_up_the_pool(connection: Connection) -> None:
+    """What its readings cost cannot be found out then; the server lives, and calls are timed."""
+    wide = " UNION ALL ".join(["SELECT i FROM delays"] * 140)
+    clock = "SET LOCAL sql_trace.clock = syscall"
+    with connection.transaction():
+        connection.execute("SET LOCAL sql_trace.level = 1")
+        connection.execute("SET LOCAL sql_trace.rowsource_sampling = 128")
+        connection.execute(f"DECLARE wide CURSOR FOR {wide}".encode())
+        connection.execute("FETCH wide")
+        sources = run(connection, "SELECT count(*) FROM delays", 128, clock)
+    scan = found_in(sources, "Seq Scan", "delays")
+    assert (scan.rows, scan.calls) == (5000, 5001)
+    assert 0 < scan.low <= scan.time <= scan.high

@@ -59,9 +59,10 @@ calibrate_row(Row *row)
 
 /*
  * What looking at a call adds to each reading: a node that does nothing is
- * sampled like any other.
+ * sampled like any other.  False: queries under way have all places of the pool,
+ * and elsewhere nobody would find the row.
  */
-static void
+static bool
 calibrate(ClockSource clock)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "row source calibration",
@@ -71,6 +72,7 @@ calibrate(ClockSource clock)
 	PlanState  *node = palloc0(sizeof(PlanState));
 	RowQuery   *query = palloc0(sizeof(RowQuery));
 	Row		   *row = palloc0(sizeof(Row));
+	bool		done;
 
 	estate->es_query_cxt = context;
 	query->estate = estate;
@@ -82,9 +84,11 @@ calibrate(ClockSource clock)
 	row->node = node;
 	row->parent = -1;
 	row_take_place(row);
+	done = row->place >= 0;
 	PG_TRY();
 	{
-		calibrate_row(row);
+		if (done)
+			calibrate_row(row);
 	}
 	PG_FINALLY();
 	{
@@ -94,15 +98,15 @@ calibrate(ClockSource clock)
 	PG_END_TRY();
 	MemoryContextSwitchTo(previous);
 	MemoryContextDelete(context);
+	return done;
 }
 
-/* Before a process measures by this clock */
+/* Before a process measures by this clock; if it cannot find out, readings cost nothing for now */
 void
 row_calibrate_start(ClockSource clock)
 {
-	if (row_clock_use(clock))
+	if (row_clock_use(clock) || !calibrate(clock))
 		return;
-	calibrate(clock);
 	row_clock_know(clock, &row_costs);
 	(void) row_clock_use(clock);
 }
