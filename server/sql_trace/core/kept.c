@@ -177,7 +177,9 @@ kept_watch_locks(int limit_ms)
 		mine->incident = 0;
 	mine->pid = MyProcPid;
 	mine->limit_ms = limit_ms;
-	if (limit_ms >= 0 && pg_atomic_exchange_u32(&shared->watches, 1) == 0)
+	/* all sessions read it at each request, and few write it */
+	if (limit_ms >= 0 && pg_atomic_read_u32(&shared->watches) == 0 &&
+		pg_atomic_exchange_u32(&shared->watches, 1) == 0)
 		kept_wake_keeper(shared);
 }
 

@@ -125,7 +125,8 @@ look_around(Row *row)
 			parent->drawn++;
 		}
 	}
-	for (int i = self + 1; i < query->nrows; i++)
+	/* what hangs on a node follows it at once */
+	for (int i = self + 1; i < query->nrows && query->rows[i].parent >= self; i++)
 		if (query->rows[i].parent == self)
 			(void) row_wrap_node_again(&query->rows[i]);
 }
