@@ -36,10 +36,7 @@ note_executor_end(QueryDesc *queryDesc)
 		if (queryDesc->plannedstmt && queryDesc->plannedstmt->queryId != 0)
 			seen |= UNIT_QUERY_ID;
 	}
-	if (previous_executor_end)
-		previous_executor_end(queryDesc);
-	else
-		standard_ExecutorEnd(queryDesc);
+	previous_executor_end(queryDesc);
 }
 
 static void
@@ -76,7 +73,7 @@ void
 evidence_install(void)
 {
 	RegisterXactCallback(note_transaction_end, NULL);
-	previous_executor_end = ExecutorEnd_hook;
+	previous_executor_end = BEFORE_US(ExecutorEnd_hook, standard_ExecutorEnd);
 	ExecutorEnd_hook = note_executor_end;
 	previous_emit_log = emit_log_hook;
 	emit_log_hook = note_log;

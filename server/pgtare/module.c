@@ -11,6 +11,7 @@
 #include "fmgr.h"
 #include "utils/guc.h"
 
+#include "../common/module_settings.h"
 #include "pgtare.h"
 
 MODULE_MAGIC("pgtare", PGTARE_VERSION);
@@ -20,18 +21,11 @@ void		_PG_init(void);
 void
 _PG_init(void)
 {
-	/*
-	 * To define our settings twice would be an error, and end the session.  This
-	 * copy stays idle: it has no shared memory, and its functions say so.
-	 */
-	if (settings_find("pgtare.enabled") != NULL)
-	{
-		ereport(warning_in_leader(),
-				(errmsg("another copy of pgtare is loaded already, this one is not usable"),
-				 errhint("Name the same file in \"shared_preload_libraries\", in "
-						 "\"session_preload_libraries\" and in LOAD.")));
+	void	  **loaded = module_place("pgtare");
+
+	if (loaded == NULL)
 		return;
-	}
+	*loaded = loaded;
 	trial_init();
 	session_init();
 	pgtare_shmem_init();

@@ -59,32 +59,10 @@ initialise(void *fresh)
 {
 	Shared	   *shared = fresh;
 
-	memset(shared, 0, header_size());
+	memset(shared, 0, header_size());	/* which atomic words begin with, too */
 	shared->ring_bytes = ring_bytes();
 	shared->nwriters = MaxBackends;
-	pg_atomic_init_u64(&shared->generation, 0);
-	pg_atomic_init_u32(&shared->running, 0);
-	pg_atomic_init_u32(&shared->end_reason, END_NONE);
 	pg_atomic_init_u64(&shared->lease_ticks, NO_LEASE);
-	pg_atomic_init_u32(&shared->next_backend, 0);
-	pg_atomic_init_u32(&shared->next_new, 0);
-	pg_atomic_init_u32(&shared->joined_now, 0);
-	pg_atomic_init_u32(&shared->no_ring, 0);
-	pg_atomic_init_u32(&shared->cannot_join, 0);
-	for (int i = 0; i < MAX_ARMS; i++)
-		pg_atomic_init_u32(&shared->failed_arm[i], 0);
-	for (int i = 0; i < MAX_RINGS; i++)
-	{
-		pg_atomic_init_u32(&shared->ring[i].state, RING_FREE);
-		pg_atomic_init_u64(&shared->ring[i].head, 0);
-		pg_atomic_init_u64(&shared->ring[i].tail, 0);
-		pg_atomic_init_u64(&shared->ring[i].lost, 0);
-		pg_atomic_init_u64(&shared->ring[i].negative, 0);
-		pg_atomic_init_u32(&shared->ring[i].open.state, OPEN_NONE);
-		pg_atomic_init_u32(&shared->ring[i].open.version, 0);
-	}
-	for (int i = 0; i < MaxBackends; i++)
-		pg_atomic_init_u32(&shared->writer[i].writing, 0);
 }
 
 /* No subtransaction can be had in parallel mode, and others than clients never take part. */
@@ -115,11 +93,6 @@ pgtare_shmem_init(void)
 	module_shmem_init(&memory);
 	if (memory.dynamic && memory.attached)
 		before_shmem_exit(detach_at_exit, (Datum) 0);
-	if (memory.dynamic && !HAVE_NAMED_DSM)
-		ereport(warning_in_leader(),
-				(errmsg("pgtare is not usable in this session"),
-				 errhint("Before PostgreSQL 17 the server itself must load it: add pgtare to "
-						 "\"shared_preload_libraries\" and restart.")));
 }
 
 /* The shared state, or NULL if there is none */

@@ -5,16 +5,14 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 
 #include "pgtare.h"
 #include "../common/clock_trust.h"
 #include "../common/call_slots.h"
+#include "../common/sql_rows.h"
 
 static const char *
 reason_name(EndReason reason)
@@ -46,7 +44,6 @@ Datum
 pgtare_trial_status(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = pgtare_require_shared();
-	TupleDesc	desc;
 	Datum		values[15];
 	bool		nulls[15] = {false};
 	uint64		observations = 0;
@@ -58,9 +55,6 @@ pgtare_trial_status(PG_FUNCTION_ARGS)
 	bool		running;
 	double		left = 0;
 	uint64		ignored = 0;
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	running = pgtare_is_running(shared);
@@ -101,8 +95,7 @@ pgtare_trial_status(PG_FUNCTION_ARGS)
 	nulls[3] = shared->def.started == 0;
 	nulls[4] = running || shared->ended == 0;
 	nulls[6] = reason == NULL;
-
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }
 
 PG_FUNCTION_INFO_V1(pgtare_info);
@@ -112,14 +105,11 @@ Datum
 pgtare_info(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = pgtare_shared();
-	TupleDesc	desc;
 	Datum		values[10];
 	bool		nulls[10] = {false};
 	ClockRate	rate = trial_clock_rate();
 	const char *problem = call_slots_problem();
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	values[0] = CStringGetTextDatum(PGTARE_VERSION);
 	values[1] = BoolGetDatum(shared != NULL);
 	values[2] = CStringGetTextDatum(rate.counter ? "tsc" : "monotonic");
@@ -132,8 +122,7 @@ pgtare_info(PG_FUNCTION_ARGS)
 	values[8] = problem ? CStringGetTextDatum(problem) : (Datum) 0;
 	nulls[8] = problem == NULL;
 	values[9] = CStringGetTextDatum(clock_trust().reason);
-
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+	return sql_row(fcinfo, values, nulls);
 }
 
 PG_FUNCTION_INFO_V1(pgtare_library_version);

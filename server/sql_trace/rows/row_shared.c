@@ -202,14 +202,14 @@ find_leaders(Area *shared, const QueryDesc *desc)
 {
 	PGPROC	   *leader = MyProc->lockGroupLeader;
 	uint32		segment = DatumGetUInt32(MyBgworkerEntry->bgw_main_arg);
-	uint32		text = hash_of(desc);
 	SharedRows *last = NULL;
 
 	for (int i = 0; leader && i < QUERIES; i++)
 	{
 		SharedRows *place = &shared->queries[i];
 
-		if (pg_atomic_read_u32(&place->leader) != (uint32) leader->pid || place->text != text)
+		if (pg_atomic_read_u32(&place->leader) != (uint32) leader->pid ||
+			place->text != hash_of(desc))
 			continue;
 		if (has_segment(place, segment))
 			return place;
