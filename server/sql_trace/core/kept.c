@@ -174,10 +174,13 @@ kept_watch_locks(int limit_ms)
 		return;
 	mine = &shared->watch[MY_PROC_NUMBER];
 	if (mine->pid != MyProcPid)
+	{
 		mine->incident = 0;
-	mine->pid = MyProcPid;
-	mine->limit_ms = limit_ms;
-	/* all sessions read it at each request, and few write it */
+		mine->pid = MyProcPid;
+	}
+	/* each request of all sessions comes by: lines of the cache that they share are only read */
+	if (mine->limit_ms != limit_ms)
+		mine->limit_ms = limit_ms;
 	if (limit_ms >= 0 && pg_atomic_read_u32(&shared->watches) == 0 &&
 		pg_atomic_exchange_u32(&shared->watches, 1) == 0)
 		kept_wake_keeper(shared);
@@ -189,7 +192,7 @@ kept_forget_incident(void)
 {
 	KeptShared *shared = kept_get();
 
-	if (shared != NULL)
+	if (shared != NULL && shared->watch[MY_PROC_NUMBER].incident != 0)
 		shared->watch[MY_PROC_NUMBER].incident = 0;
 }
 
