@@ -13,11 +13,10 @@
 
 #include "ring_area.h"
 
-/* A ring of the area that this process reads */
+/* A ring of the area that this process reads: it goes with the memory context it was mapped in */
 typedef struct RingHold
 {
 	RingHandle	handle;			/* 0: not any more */
-	bool		lasts;
 	MemoryContextCallback at_end;
 } RingHold;
 
@@ -43,30 +42,25 @@ let_go(void *argument)
 
 /* An error that ends what we do frees the memory of the hold, and lets go of the ring. */
 static MappedRing
-map_in_area(RingHandle handle, bool lasts)
+map_in_area(RingHandle handle)
 {
 	MappedRing	mapped = {0};
-	RingHold   *hold = MemoryContextAllocZero(lasts ? TopMemoryContext : CurrentMemoryContext,
-											  sizeof(RingHold));
+	RingHold   *hold = palloc0(sizeof(RingHold));
 
-	hold->lasts = lasts;
 	hold->at_end.func = let_go;
 	hold->at_end.arg = hold;
-	if (!lasts)
-		MemoryContextRegisterResetCallback(CurrentMemoryContext, &hold->at_end);
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, &hold->at_end);
 	mapped.ring = ring_area() ? ring_area()->hold(handle) : NULL;
 	if (mapped.ring)
 	{
 		hold->handle = handle;
 		mapped.hold = hold;
 	}
-	else if (lasts)
-		pfree(hold);
 	return mapped;
 }
 
 static MappedRing
-map_segment(dsm_handle handle, bool lasts)
+map_segment(dsm_handle handle)
 {
 	MappedRing	mapped = {0};
 	/* our own is mapped already */
@@ -74,19 +68,15 @@ map_segment(dsm_handle handle, bool lasts)
 
 	if (segment == NULL)
 		segment = mapped.segment = dsm_attach(handle);
-	if (segment == NULL)
-		return mapped;
-	if (lasts && mapped.segment)
-		dsm_pin_mapping(mapped.segment);
-	mapped.ring = dsm_segment_address(segment);
+	if (segment != NULL)
+		mapped.ring = dsm_segment_address(segment);
 	return mapped;
 }
 
 MappedRing
-ring_place_map(RingHandle handle, bool lasts)
+ring_place_map(RingHandle handle)
 {
-	return (handle & RING_IN_AREA) != 0 ? map_in_area(handle, lasts) :
-		map_segment((dsm_handle) handle, lasts);
+	return (handle & RING_IN_AREA) != 0 ? map_in_area(handle) : map_segment((dsm_handle) handle);
 }
 
 void
@@ -95,11 +85,7 @@ ring_place_unmap(MappedRing *mapped)
 	if (mapped->segment)
 		dsm_detach(mapped->segment);
 	if (mapped->hold)
-	{
 		let_go(mapped->hold);
-		if (mapped->hold->lasts)
-			pfree(mapped->hold);
-	}
 	memset(mapped, 0, sizeof(*mapped));
 }
 

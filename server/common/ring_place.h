@@ -30,11 +30,10 @@ typedef struct MappedRing
 #pragma GCC visibility push(hidden)
 
 /*
- * Map a ring: within a transaction until that ends, if it is not let go of
- * before; if it is to last, until it is let go of.  Raises an error if there is
- * no memory.
+ * Map a ring, until the transaction or the memory context ends, if it is not let go of before.
+ * Raises an error if there is no memory.
  */
-extern MappedRing ring_place_map(RingHandle handle, bool lasts);
+extern MappedRing ring_place_map(RingHandle handle);
 extern void ring_place_unmap(MappedRing *mapped);
 
 /* Is there such a ring? One in the area may have been taken from its owner. */

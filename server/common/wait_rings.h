@@ -16,7 +16,7 @@
 
 #include "ring_place.h"
 
-#define WAIT_RINGS_OFFER "wait_event_timing/rings/3"
+#define WAIT_RINGS_OFFER "wait_event_timing/rings/4"
 
 typedef struct WaitRing
 {
@@ -24,7 +24,6 @@ typedef struct WaitRing
 	int			leader_pid;		/* of a parallel worker, or 0 */
 	RingHandle	handle;			/* 0: there is no ring here */
 	TimestampTz started;
-	TimestampTz ended;			/* when its process went; 0: it is there */
 } WaitRing;
 
 typedef struct WaitRecord

@@ -91,7 +91,6 @@ look_at_ring(uint32 place, WaitRing *found)
 	found->leader_pid = e.leader_pid;
 	found->handle = ring_place_is_there(e.handle) ? e.handle : 0;
 	found->started = e.started;
-	found->ended = e.ended;
 	return true;
 }
 

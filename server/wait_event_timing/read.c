@@ -63,7 +63,7 @@ attach(int pid)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("permission denied for the trace of process %d", pid)));
-		mapped = ring_place_map(found.handle, false);
+		mapped = ring_place_map(found.handle);
 	}
 	if (mapped.ring == NULL)
 		ereport(ERROR,

@@ -55,7 +55,7 @@ map_trace(int pid, TraceEntry *entry)
 		MappedRing	mapped;
 
 		*entry = trace_of(pid);
-		mapped = ring_place_map(entry->handle, false);
+		mapped = ring_place_map(entry->handle);
 		if (mapped.ring)
 			return mapped;
 	}

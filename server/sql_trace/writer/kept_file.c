@@ -206,7 +206,7 @@ static void
 put_waits(Recording *recording, const KeptTrace *kept, const SessionRecord *session,
 		  const WaitRing *found)
 {
-	MappedRing	mapped = ring_place_map(found->handle, false);
+	MappedRing	mapped = ring_place_map(found->handle);
 	Drained		waits;
 
 	if (mapped.ring == NULL)
@@ -286,7 +286,7 @@ put_end(Recording *recording, const KeptTrace *kept, bool cut)
 bool
 kept_file(const KeptTrace *kept, StringInfoData *bytes)
 {
-	MappedRing	mapped = ring_place_map(kept->trace.handle, false);
+	MappedRing	mapped = ring_place_map(kept->trace.handle);
 	Ring	   *ring = mapped.ring;
 	Recording  *recording;
 
