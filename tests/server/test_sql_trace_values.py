@@ -237,6 +237,35 @@ def test_sensitive_roles_never_show_values(
     assert [e.message for e in trace.of("error")] == ["", ""]
 
 
+def test_sensitive_role_that_is_set_hides_what_definers_run_for_it(
+    tracer: Cluster, client: Connection, onlooker: Connection
+) -> None:
+    """The function has the rights of its owner, and the values of the role that called it."""
+    onlooker.execute(
+        "DROP ROLE IF EXISTS payroll; CREATE ROLE payroll; "
+        "CREATE OR REPLACE FUNCTION public.definers_echo(v int) RETURNS int LANGUAGE plpgsql "
+        "SECURITY DEFINER AS $$ DECLARE r int; BEGIN EXECUTE 'SELECT $1 AS echoed' INTO r "
+        "USING v; RETURN r; END $$"
+    )
+    try:
+        tracer.configure({"sql_trace.sensitive_roles": "payroll"})
+        tracer.reload()
+        eventually(lambda: one(client, "SHOW sql_trace.sensitive_roles") == "payroll")
+        client.execute("SET sql_trace.level = 4; SET sql_trace.bind_length = -1")
+        start = drain(onlooker, client.info.backend_pid)[0]
+        client.execute("SET ROLE payroll")
+        client.execute("SELECT public.definers_echo(%s::int)", (1,))
+        client.execute("RESET ROLE")
+        client.execute("SELECT public.definers_echo(%s::int)", (1,))
+        trace = Trace(drain(onlooker, client.info.backend_pid, start)[3])
+    finally:
+        tracer.configure({"sql_trace.sensitive_roles": ""})
+        tracer.reload()
+        onlooker.execute("DROP FUNCTION public.definers_echo(int); DROP ROLE payroll")
+    states = [v["state"] for r in trace.of("binds") for v in r.values]
+    assert states == ["redacted"] * 2 + ["whole"] * 2  # of the client's statement, and within it
+
+
 def big_text(trace: Trace, sql: str) -> Record:
     (text,) = [t for t in trace.of("text") if t.sql.startswith(sql)]
     return text

@@ -25,6 +25,7 @@ static struct
 {
 	bool		known;
 	Oid			user;
+	Oid			outer;			/* of SET ROLE, whose values a function with the rights of its owner gets */
 	Oid			session;
 	bool		sensitive;
 } role;
@@ -218,7 +219,8 @@ is_sensitive(Oid user)
 static bool
 is_current(void)
 {
-	return role.known && role.user == GetUserId() && role.session == GetSessionUserId();
+	return role.known && role.user == GetUserId() && role.outer == GetOuterUserId() &&
+		role.session == GetSessionUserId();
 }
 
 /* Does this session, or what runs in it now, have the rights of a sensitive role? */
@@ -233,9 +235,11 @@ secrets_of_role(void)
 			return true;
 		role.known = true;
 		role.user = GetUserId();
+		role.outer = GetOuterUserId();
 		role.session = GetSessionUserId();
 		role.sensitive = true;	/* should the look into catalogs fail */
-		role.sensitive = is_sensitive(role.user) || is_sensitive(role.session);
+		role.sensitive = is_sensitive(role.user) || is_sensitive(role.outer) ||
+			is_sensitive(role.session);
 	}
 	return role.sensitive;
 }
