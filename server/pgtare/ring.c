@@ -193,7 +193,7 @@ read_ring(Shared *shared, int number, char *to, uint64 room)
 PG_FUNCTION_INFO_V1(pgtare_trial_drain);
 
 /*
- * trial_drain(max_bytes int) returns bytea: unread observations, 64 bytes each,
+ * trial_drain(max_bytes int) returns bytea: unread observations, 72 bytes each,
  * and once the trial is over the units that it left open.
  */
 Datum
