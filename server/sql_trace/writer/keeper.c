@@ -117,16 +117,16 @@ write_blocker(void *argument)
 	work->ended = true;
 }
 
-/* Does a session have the ring of which somebody asked for the trace?  Where that is now */
+/* Does a session have the ring of which somebody asked for the trace?  Then where that is now */
 static bool
-is_there(const KeptTrace *kept, RingHandle *handle)
+is_there(KeptTrace *kept)
 {
 	TraceEntry	now;
 
 	if (!shmem_find_trace(shmem_get(), kept->trace.pid, false, &now) ||
 		now.started != kept->trace.started)
 		return false;
-	*handle = now.handle;
+	kept->trace.handle = now.handle;
 	return true;
 }
 
@@ -136,15 +136,14 @@ write_asked(void *argument)
 {
 	Work	   *work = argument;
 	KeptTrace	kept = *work->kept;
-	RingHandle	after = 0;
 	StringInfoData bytes;
 	char		name[KEPT_FILE_NAME];
 
 	keeper_name_file(&kept, name, sizeof(name));
 	if (!TimestampDifferenceExceeds(kept.trigger.at, GetCurrentTimestamp(), ASKED_MS) &&
-		is_there(&kept, &kept.trace.handle) && kept_file(&kept, &bytes) &&
-		/* else it may be of another session by now */
-		is_there(&kept, &after) && after == kept.trace.handle &&
+		is_there(&kept) && kept_file(&kept, &bytes) &&
+		/* else it may be of another session by now; one that grew has only another place */
+		is_there(&kept) &&
 		has_room(work, bytes.len, true) &&
 		keeper_write_file(work->directory, name, &bytes))
 		(void) kept_done(kept.id, name);
