@@ -194,6 +194,8 @@ write_blockers(int directory, int (*of) (Blocker *found, int most))
 
 		if (!kept_begin_file(&firing, &blocker->trace, blocker->incident, &kept))
 			continue;
+		/* the files of others took their time: its ring may have grown */
+		(void) is_there(&kept);
 		(void) guarded_run("sql_trace", write_blocker, report_unfit, &work);
 		if (!work.ended)
 			kept_end_file(&kept, NULL);
