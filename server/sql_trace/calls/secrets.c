@@ -25,7 +25,7 @@ static struct
 {
 	bool		known;
 	Oid			user;
-	Oid			outer;			/* of SET ROLE, whose values a function with the rights of its owner gets */
+	Oid			outer;			/* by SET ROLE; a function with the rights of its owner has its values */
 	Oid			session;
 	bool		sensitive;
 } role;
