@@ -97,3 +97,9 @@ def test_the_spec_lists_the_files_of_every_module() -> None:
         assert f"%{{pglibdir}}/{name}.so" in files
         assert f"%{{pgsharedir}}/extension/{name}.control" in files
         assert f"%{{pgsharedir}}/extension/{name}--*.sql" in files
+
+
+def test_the_service_may_have_a_thread_for_each_of_a_thousand_servers() -> None:
+    unit = (PACKAGING / "systemd" / "pgtare-agent.service").read_text()
+    (threads,) = re.findall(r"^TasksMax=(\d+)$", unit, re.M)
+    assert int(threads) > 1000 + 100  # and those of the metrics and the store

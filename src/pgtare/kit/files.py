@@ -1,10 +1,14 @@
-"""Writing one file so that it is either the old one or the new one, and why one has failed."""
+"""Writing one file so that it is either the old one or the new one, and why one has failed.
+
+Also how many files a process may have open.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import resource
 import secrets
 import stat
 import tempfile
@@ -17,6 +21,13 @@ from pgtare.errors import DiskFull, MeasurementError, UsageError
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: What to do about it.
 MAKE_ROOM = "free some space there, or name a place on another volume"
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many files as it may. Returns how many these are."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
 
 
 def is_full(ex: OSError) -> bool:

@@ -26,6 +26,7 @@ from pgtare.keeping.agent.server_session import STATEMENT_TIMEOUT_S, AgentLocked
 from pgtare.keeping.agent.server_watch import ServerWatch
 from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool.held import Held
+from pgtare.kit import files
 from pgtare.postgres.inventory import InventoryServer
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Agent:
         with self._signals():
             self.log.write("info", "started", servers=len(self.config.servers), agent=self.uuid)
             process_memory.use_one_arena()
+            files.raise_descriptor_limit()  # a server takes three, and commits take one
             self._adapt(self.config)
             try:
                 self._until_stopped()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
-import resource
 import socket
 import time
 from collections import Counter
 from typing import Any
+
+from pgtare.kit import files
 
 #: Connections that have not logged in: in all, and of one address.
 MOST_STRANGERS, MOST_OF_ADDRESS = 256, 64
@@ -39,7 +40,7 @@ class LimitedListener(socket.socket):
         self._open: dict[tuple[str, int], _Connection] = {}
         self._strangers: dict[tuple[str, int], _Connection] = {}
         # the other half is for files, and for what the page's workers need
-        self._most = raise_descriptor_limit() // 2
+        self._most = files.raise_descriptor_limit() // 2
         self._warned = -_WARNED_S
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -117,10 +118,3 @@ def _group(host: str) -> str:
     if ":" not in host:
         return host
     return str(ipaddress.ip_network((host.partition("%")[0], 64), strict=False))
-
-
-def raise_descriptor_limit() -> int:
-    """Let this process open as many files as it may. Returns how many these are."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most
