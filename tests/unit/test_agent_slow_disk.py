@@ -1,4 +1,4 @@
-"""A disk that hangs or fails: what the agent holds, gives up and counts, and what it logs."""
+"""When the agent commits; and a disk that hangs or fails: what it holds, gives up and logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from pgtare.keeping.agent import agent as module
 from pgtare.keeping.agent.agent import Agent
-from pgtare.keeping.agent.config import AgentConfig
+from pgtare.keeping.agent.config import AgentConfig, Intervals
 from pgtare.keeping.agent.rows import Batch, RowInterval
 from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool.volume import Volume
@@ -70,6 +70,33 @@ def test_rows_do_not_pile_up_while_a_commit_hangs(
     (gap,) = held(tmp_path, "gaps").to_pylist()
     assert (gap["server"], gap["kind"], gap["covered_ns"]) == ("shop", "disk_full", 99 * 10**9)
     assert gap["detail"] == "rows that could not be written in time: ticks 100"
+
+
+def test_rows_are_committed_however_rarely_waits_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions are looked at each second, and their rows would be given up after ten minutes."""
+    monkeypatch.setattr(module, "_LONGEST_COMMIT_S", 0.5)
+    rarely = AgentConfig(servers={"shop": SHOP}, intervals=Intervals(waits="15m"))
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        agent = Agent(rarely, spool, AgentLog())
+        committing = threading.Thread(target=agent._until_stopped)
+        committing.start()
+        look(agent, 1)
+        eventually(lambda: held(tmp_path, "ticks").num_rows == 1)
+        agent.stop()
+        committing.join(60)
+
+
+def test_commits_are_as_far_apart_as_a_configuration_that_was_read_again_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Agent, "_begin", lambda *server: None)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        agent = Agent(AgentConfig(servers={"shop": SHOP}), spool, AgentLog())
+        assert agent._grid().interval_s == 10.0
+        agent._adapt(AgentConfig(servers={"shop": SHOP}, intervals=Intervals(waits="2s")))
+        assert agent._grid().interval_s == 2.0
 
 
 class Failing(Volume):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _LOCKED_S = 15.0
 #: Commits come this much later than the looks, in s, so that they hold the newest.
 _COMMIT_LATER_S = 1.0
+#: Commits come at most this far apart, in s, however rarely waits are read: other looks go on.
+_LONGEST_COMMIT_S = 60.0
 #: Rows wait this long for a commit to end, in s, as it may not while a disk hangs.
 _COLLECTED_S = 600.0
 #: How often the agent checks whether to stop, in s.
@@ -109,9 +111,7 @@ class Agent:
         self._stopping = True
 
     def _until_stopped(self) -> None:
-        interval_s = self.config.intervals.waits
-        grid = LookGrid(interval_s, min(_COMMIT_LATER_S, interval_s / 4))
-        due = time.monotonic() + grid.wait_s(time.time())
+        due = time.monotonic() + self._grid().wait_s(time.time())
         while not self._stopping:
             if self._reloading:
                 self._reloading = False
@@ -119,10 +119,16 @@ class Agent:
             self._give_up_if_hopeless()
             if time.monotonic() >= due:
                 self._commit()
-                self._maintain(interval_s)
+                grid = self._grid()
+                self._maintain(grid.interval_s)
                 process_memory.give_back()
                 due = time.monotonic() + grid.wait_s(time.time(), 0.0)
             time.sleep(min(_NAP_S, max(0.0, due - time.monotonic())))
+
+    def _grid(self) -> LookGrid:
+        """When commits are due, by the configuration that is in force."""
+        interval_s = min(self.config.intervals.waits, _LONGEST_COMMIT_S)
+        return LookGrid(interval_s, min(_COMMIT_LATER_S, interval_s / 4))
 
     def _give_up_if_hopeless(self) -> None:
         """Raise what keeps every server from being watched, if trying again cannot help.
