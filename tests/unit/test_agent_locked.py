@@ -1,4 +1,4 @@
-"""When an agent that cannot get the lock of its servers ends."""
+"""When an agent that cannot watch its servers, or cannot get their lock, ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from pgtare.errors import PgtareError, UsageError
 from pgtare.keeping.agent.agent import Agent
 from pgtare.keeping.agent.config import AgentConfig
 from pgtare.keeping.agent.server_session import AgentLocked, SessionIdentity
@@ -18,10 +19,14 @@ from pgtare.keeping.agent_log import AgentLog
 CONFIG = {"spool": {"directory": Path("/spool")}, "servers": {"shop": {"dsn": ""}}}
 
 
-def agent_locked_out(*, was_connected: bool, for_s: float = 60.0) -> Agent:
+def agent_locked_out(
+    *, was_connected: bool, for_s: float = 60.0, failure: PgtareError | None = None
+) -> Agent:
     agent = Agent(AgentConfig.model_validate(CONFIG), cast(Any, None), AgentLog())
     watch = SimpleNamespace(
-        failure=AgentLocked("locked"), was_connected=was_connected, began=time.monotonic() - for_s
+        failure=failure or AgentLocked("locked"),
+        was_connected=was_connected,
+        began=time.monotonic() - for_s,
     )
     agent._watches = cast(Any, {"shop": watch})
     return agent
@@ -35,6 +40,14 @@ def test_an_agent_that_never_got_the_lock_ends_after_a_while() -> None:
 
 def test_an_agent_that_lost_its_session_waits_for_the_lock() -> None:
     agent_locked_out(was_connected=True)._give_up_if_hopeless()
+
+
+def test_an_agent_whose_service_file_is_gone_for_a_moment_goes_on() -> None:
+    """If that was so from the start, nobody will ever get in."""
+    gone = UsageError("cannot read the connection string")
+    agent_locked_out(was_connected=True, failure=gone)._give_up_if_hopeless()
+    with pytest.raises(UsageError):
+        agent_locked_out(was_connected=False, for_s=0.0, failure=gone)._give_up_if_hopeless()
 
 
 def test_a_watch_that_a_reload_begins_anew_goes_on_for_the_one_before(

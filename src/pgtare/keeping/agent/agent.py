@@ -133,19 +133,22 @@ class Agent:
     def _give_up_if_hopeless(self) -> None:
         """Raise what keeps every server from being watched, if trying again cannot help.
 
-        A watch that has had the lock goes on: its own earlier session may hold it for a while. So
-        does an agent whose configuration was read again.
+        A watch that was connected goes on: its service file may be replaced just now, and its own
+        earlier session may hold the lock for a while. So does an agent whose configuration was read
+        again.
         """
         if self._was_reloaded:
             return
         in_vain = [
             watch.failure
             for watch in self._watches.values()
-            if isinstance(watch.failure, UsageError)
-            or (
-                isinstance(watch.failure, AgentLocked)
-                and not watch.was_connected
-                and time.monotonic() - watch.began > _LOCKED_S
+            if not watch.was_connected
+            and (
+                isinstance(watch.failure, UsageError)
+                or (
+                    isinstance(watch.failure, AgentLocked)
+                    and time.monotonic() - watch.began > _LOCKED_S
+                )
             )
         ]
         if in_vain and len(in_vain) == len(self._watches):
