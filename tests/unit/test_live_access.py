@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import resource
 import select
+import shutil
 import socket
+import ssl
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,6 +205,37 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, spool: Path) -> None:
     pem.write_text("nothing")
     tls = ("--tls-cert", pem, "--tls-key", pem)
     assert "cannot be used" in refused("live", "--spool", spool, *tls)
+
+
+def write_certificate(certificate: Path, key: Path, algorithm: str) -> None:
+    """In place of what these files hold: first the certificate, then its key."""
+    new = certificate.with_suffix(".new"), key.with_suffix(".new")
+    words = ["req", "-x509", "-newkey", algorithm, "-nodes", "-days", "2", "-subj", "/CN=shop"]
+    words += ["-pkeyopt", "ec_paramgen_curve:prime256v1"] if algorithm == "ec" else []
+    words += ["-out", str(new[0]), "-keyout", str(new[1])]
+    subprocess.run(["openssl", *words], check=True, capture_output=True)
+    new[0].replace(certificate)
+    new[1].replace(key)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path) -> None:
+    """Also if its key is of another kind, and while half of the pair is there."""
+    pair = tmp_path / "cert.pem", tmp_path / "key.pem"
+    write_certificate(*pair, "ec")
+    with served(None, pages=tmp_path, certificate=pair) as page:
+
+        def shown() -> str:
+            return ssl.get_server_certificate(("127.0.0.1", page.address.port), timeout=60)
+
+        assert shown() == pair[0].read_text()
+        for algorithm in ("rsa:2048", "ec"):
+            write_certificate(*pair, algorithm)
+            eventually(lambda: shown() == pair[0].read_text())
+        renewed = pair[0].read_text()
+        pair[1].write_text("nothing")
+        time.sleep(1.5)  # it has been looked at
+        assert shown() == renewed
 
 
 def test_a_port_in_use_is_said(page: ServedPage) -> None:

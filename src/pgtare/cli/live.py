@@ -80,7 +80,7 @@ def live(
     access.check_reach(address, proxy)
     certificate = None
     if tls_cert is not None and tls_key is not None:
-        page_server.check_certificate(tls_cert, tls_key)
+        page_server.tls_context(tls_cert, tls_key)  # or it says what is wrong
         certificate = tls_cert, tls_key
     with signals.unwind_at_exit_signals(), contextlib.ExitStack() as opened:
         listening = opened.enter_context(contextlib.closing(page_server.bound(address)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Self
 
@@ -112,17 +113,36 @@ class PageServer:
             backlog=connection_limits.BACKLOG,
             timeout_keep_alive=connection_limits.KEEP_ALIVE_S,
             timeout_notify=1,
-            callback_notify=listening.end_late,
+            callback_notify=self._each_second,
             timeout_graceful_shutdown=1,
         )
         if certificate is not None:
             config.ssl_certfile, config.ssl_keyfile = certificate[0], str(certificate[1])
+        self._certificate, self._loaded = certificate, _versions(certificate or ())
         self._server = uvicorn.Server(config)
         self._listening = listening
         self._thread = threading.Thread(target=self._serve, name="page", daemon=True)
 
     def _serve(self) -> None:
         self._server.run([self._listening])
+
+    async def _each_second(self) -> None:
+        await self._listening.end_late()
+        with contextlib.suppress(OSError, UsageError):  # tried again: its key may not be there yet
+            self._take_renewed()
+
+    def _take_renewed(self) -> None:
+        """From now on, show new connections a certificate that was renewed."""
+        found, first = _versions(self._certificate or ()), self._server.config.ssl
+        if self._certificate is None or first is None or found == self._loaded:
+            return
+        renewed = tls_context(*self._certificate)
+
+        def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+            connection.context = renewed
+
+        first.sni_callback = choose
+        self._loaded = found
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -144,10 +164,17 @@ class PageServer:
         self._listening.close()
 
 
-def check_certificate(certificate: Path, key: Path) -> None:
-    """Raise UsageError if these files are no certificate with its key."""
+def _versions(files: Iterable[Path]) -> list[tuple[int, int]]:
+    """Something that changes when files are written or replaced. Raises OSError."""
+    return [(state.st_ino, state.st_mtime_ns) for state in map(os.stat, files)]
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """What serves by a certificate. Raises UsageError if these files are none with its key."""
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, key)
+        return context
     except (OSError, ssl.SSLError) as ex:
         why = ex.strerror or str(ex)
         raise UsageError(
