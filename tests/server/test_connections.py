@@ -7,8 +7,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from pgtare.keeping.agent.server_session import ServerSession
 from pgtare.postgres import chosen_host, own_session
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -76,8 +77,6 @@ def several_hosts(cluster: Cluster) -> str:
 
 
 def _socket(cluster: Cluster) -> str:
-    from psycopg.conninfo import conninfo_to_dict
-
     return str(conninfo_to_dict(cluster.dsn())["host"])
 
 
@@ -94,8 +93,6 @@ def test_every_command_takes_several_hosts_and_names_the_one_it_means(
 def test_a_service_is_named_and_a_password_file_is_read(
     strict: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from psycopg.conninfo import conninfo_to_dict
-
     parts = conninfo_to_dict(strict.dsn())
     service = tmp_path / "services"
     lines = "\n".join(f"{name}={value}" for name, value in parts.items())
@@ -110,6 +107,21 @@ def test_a_service_is_named_and_a_password_file_is_read(
         assert found.returncode in (0, 1), (ask, found.stderr)
         assert "pgtare: connected to " in found.stderr
         assert "hush" not in found.stderr + found.stdout
+
+
+def test_the_agent_goes_where_a_service_leads_now(
+    wheel: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where it led when the agent began, though somebody still answers there."""
+    services = tmp_path / "services"
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    with Cluster(wheel, {}, tcp=True) as cluster:
+        for dsn in (cluster.dsn(), cluster.dsn(tcp=True)):
+            parts = conninfo_to_dict(dsn)
+            lines = "\n".join(f"{name}={value}" for name, value in parts.items())
+            services.write_text(f"[shop]\n{lines}\n")
+            with ServerSession("service=shop", lock=False) as opened:
+                assert opened.conn.info.host == parts["host"]
 
 
 def test_a_misspelt_key_is_named() -> None:

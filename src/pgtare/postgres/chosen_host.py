@@ -28,15 +28,16 @@ def one_host(dsn: str) -> str:
     return make_conninfo(dsn, **chosen) if chosen else dsn
 
 
-def connect(open_session: Callable[[str], Session], dsn: str) -> Session:
+def connect(open_session: Callable[[str], Session], dsn: str, *, anew: bool = False) -> Session:
     """Open a session, by the host that an earlier one went to if there is one.
 
     If that host no longer answers, or is no longer what `target_session_attrs` asks for, all hosts
     are tried. Which server was meant is said once on standard error, if the string does not say so.
-    Raises what `open_session` does, and psycopg.ProgrammingError.
+    anew: wherever the string leads now. Raises what `open_session` does, and
+    psycopg.ProgrammingError.
     """
     place = _place(dsn)
-    target = one_host(dsn)
+    target = dsn if anew else one_host(dsn)
     try:
         session = open_session(target)
     except psycopg.OperationalError:

@@ -50,17 +50,21 @@ def connect(
 
     Every session on a server that is not ours begins here. Nothing that it sends may last longer
     than a transaction: behind a pooler the server's session is the application's next. Of several
-    hosts, all sessions go to the one that the first went to, as long as that one can be reached.
+    hosts, all sessions go to the one that the first went to, as long as that one can be reached,
+    unless their kind is alone.
 
     Raises MeasurementError if the server cannot be reached, UsageError if the connection
     string cannot be read, and if a pooler allows no transactions.
     """
+    anew = kind.alone
     try:
-        conn = chosen_host.connect(lambda target: _open(target, kind, parameters), dsn)
+        conn = chosen_host.connect(lambda target: _open(target, kind, parameters), dsn, anew=anew)
         if not encodings.is_spoken(conn):  # we send ASCII, and read the bytes
             conn.close()
             unconverted = {**parameters, "client_encoding": encodings.UNCONVERTED}
-            conn = chosen_host.connect(lambda target: _open(target, kind, unconverted), dsn)
+            conn = chosen_host.connect(
+                lambda target: _open(target, kind, unconverted), dsn, anew=anew
+            )
         encodings.read_any(conn)
         with _waiting_is_said():
             pooler.look(conn)

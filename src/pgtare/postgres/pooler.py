@@ -50,9 +50,13 @@ _SHARED = (
 
 
 class Connection(psycopg.Connection[Any]):
-    """A session of ours. pooled: it goes through a pooler."""
+    """A session of ours. pooled: it goes through a pooler.
+
+    alone: there is no other one with which it must be on one server.
+    """
 
     pooled: bool = False
+    alone: bool = False
 
     def readable(self, seconds: float) -> bool:
         """Whether there is something to read within that time."""

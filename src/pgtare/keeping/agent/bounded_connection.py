@@ -45,6 +45,8 @@ class AnswerBeyondBounds(psycopg.OperationalError):
 class BoundedConnection(pooler.Connection):
     """A session of the agent. most_bytes: of one answer."""
 
+    #: A name may lead to another host than it did when the last session began.
+    alone = True
     most_bytes: int = MOST_BYTES
     _relay: _Relay
 
