@@ -262,7 +262,9 @@ def test_tls_and_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         False,
     )
     assert read("clickhouse://h?tls=off").port == 8123
-    assert read(read("clickhouse://u@h/db?tls=off").url) == read("clickhouse://u@h/db?tls=off")
+    for user in ("u", quote("team/p:a%ge@x", safe="")):
+        named = read(f"clickhouse://{user}@h/db?tls=off")
+        assert read(named.url) == named
     file = tmp_path / "pass&word"
     file.write_text("from a file\n")
     file.chmod(0o600)

@@ -45,7 +45,8 @@ class StoreAddress:
         words = [f"tls={'on' if self.tls else 'off'}"]
         for name, path in (("ca", self.ca_file), ("password_file", self.password_file)):
             words += [f"{name}={quote(str(path))}"] if path else []
-        return f"clickhouse://{self.user}@{host}:{self.port}/{self.database}?{'&'.join(words)}"
+        user = quote(self.user, safe="")
+        return f"clickhouse://{user}@{host}:{self.port}/{self.database}?{'&'.join(words)}"
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}/{self.database}"
