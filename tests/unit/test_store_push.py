@@ -139,6 +139,18 @@ def test_a_store_has_what_the_spool_has(tmp_path: Path, store: StoreConnection, 
         assert us <= newest(tmp_path).rolled_us[table]
 
 
+def test_nothing_is_sent_to_a_store_of_another_version(tmp_path: Path, client: Any) -> None:
+    """Later tables may take the rows of this version, and mean something else by them."""
+    later = new_store(client)
+    later.command(f"INSERT INTO {later.database}.version (version) VALUES (2)")
+    faults = Faults(later)
+    filled(tmp_path, 1, COMMITS)
+    pusher = SpoolPusher(tmp_path, lambda: faults, COMMITS, lambda level, why: None)
+    with pytest.raises(StoreError, match="its tables are of version 2 and this pgtare uses"):
+        pusher.step()
+    assert faults.inserts == []
+
+
 def test_a_window_is_sent_when_it_is_complete(tmp_path: Path, faults: Faults, make: Make) -> None:
     pusher = make(tmp_path)
     with Spool.open(tmp_path, UNLIMITED) as spool:

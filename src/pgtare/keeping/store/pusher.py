@@ -97,6 +97,8 @@ class SpoolPusher:
         content, _ = reader.newest(self._root)
         if self._connection is None:
             self._connection = self._connect()
+            if wrong := store_schema.fault(store_schema.version(self._connection)):
+                raise StoreError(f"the store cannot be used: {wrong}")
         connection = self._connection
         unsure = self.memory is None
         memory = self._note(self.memory or self._at_start(connection, content))
