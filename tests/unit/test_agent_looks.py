@@ -16,6 +16,7 @@ from pgtare.keeping.agent.reading import UnsteadyReading
 from pgtare.keeping.agent.rows import Batch
 from pgtare.keeping.agent.server_looks import ACTIVITY, STATEMENTS, WAITS, ServerLooks
 from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
+from pgtare.postgres.wait_counters import steady_clock
 from pgtare.postgres.wait_counters.counter_table import BUCKETS
 
 SECOND_US = 1_000_000
@@ -123,6 +124,21 @@ def test_activity_goes_on_after_a_restart() -> None:
     stored = activity(new_looks(), 1000, at_s=3600).readings
     again = activity(new_looks(stored), 1004, at_s=3660, booted_s=3630)
     assert column(again, ACTIVITY, "commits") == [4]
+
+
+@pytest.mark.parametrize("booted_s", [0, 7000], ids=["went on", "restarted"])
+def test_an_absence_from_a_server_without_the_module_is_a_gap(
+    booted_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # of another run of this machine: only the server's clock says how long it was
+    monkeypatch.setattr(steady_clock, "boot", lambda: None)
+    stored = activity(new_looks(), 1000, at_s=3600).readings
+    soon = activity(new_looks(stored), 1004, at_s=3660)
+    assert column(soon, "gaps", "kind") == []
+    late = activity(new_looks(stored), 1004, at_s=7200, booted_s=booted_s)
+    assert column(late, ACTIVITY, "commits") == [4]
+    assert column(late, "gaps", "kind") == ["absence"]
+    assert column(late, "gaps", "covered_ns") == [3600 * 10**9]
 
 
 def test_names_are_read_again_in_a_new_session() -> None:

@@ -62,6 +62,13 @@ FELL = (
 )
 
 
+#: What an absence means if a server has no counters of waits. Those of databases outlast a restart.
+UNSAMPLED = (
+    "nobody read the server: what databases did is in the rows that end here, but sessions were "
+    "not sampled"
+)
+
+
 class ServerLooks:
     """What is known of one server, and the looks at it.
 
@@ -377,6 +384,9 @@ class ServerLooks:
             batch.tick(interval, ACTIVITY)
             if session.offer.waits is None:  # else they come with the counters
                 batch.figures(interval, self._time_of_looks(session))
+                away = epoch.between((origin, then), (origin, taken), interval_s)
+                if away.gap is not None:
+                    batch.gap(interval, away.gap._replace(detail=UNSAMPLED))
             self.settings = settings
         self._activity = origin, taken, matrix
         batch.readings["activity-info"] = moment_table(origin, taken)
