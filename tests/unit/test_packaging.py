@@ -103,3 +103,14 @@ def test_the_service_may_have_a_thread_for_each_of_a_thousand_servers() -> None:
     unit = (PACKAGING / "systemd" / "pgtare-agent.service").read_text()
     (threads,) = re.findall(r"^TasksMax=(\d+)$", unit, re.M)
     assert int(threads) > 1000 + 100  # and those of the metrics and the store
+
+
+def test_the_service_can_read_the_stores_password_where_the_page_says() -> None:
+    """Its account is made when it starts: a file of /etc is closed to it, or open to everybody."""
+    unit = PACKAGING / "systemd" / "pgtare-agent.service"
+    lines = unit.read_text().splitlines()
+    page = (ROOT / "docs" / "store.md").read_text()
+    (name,) = re.findall(rf"password_file=/run/credentials/{re.escape(unit.name)}/([\w-]+)", page)
+    assert f"LoadCredential={name}:/etc/pgtare/{name}" in lines
+    # without it the service would not start if there is no store
+    assert [one for one in lines if one.startswith(f"SetCredential={name}:")]
