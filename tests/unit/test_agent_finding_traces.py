@@ -10,27 +10,30 @@ from typing import Any
 
 import pytest
 
+from pgtare.errors import MeasurementError
 from pgtare.keeping.agent import finding_traces
 from pgtare.keeping.agent.finding_traces import TracesAsked
-from pgtare.keeping.agent.server_session import LookRefused
+from pgtare.keeping.agent.server_session import LookRefused, ServerGone
 from pgtare.observing.findings.model import ACTIVE, LIMIT, Finding, Who
 
 
 class AnsweringSession:
-    """A session whose server keeps what it is asked for. refused: or gives an error."""
+    """A session whose server keeps what it is asked for. error: or that is what comes of it."""
 
-    def __init__(self, *, keep: str | None = "public", refused: bool = False) -> None:
+    def __init__(
+        self, *, keep: str | None = "public", error: MeasurementError | None = None
+    ) -> None:
         self.offer = SimpleNamespace(keep=keep, keep_grant="GRANT …;", trace="public")
         self.asked: list[tuple[list[int], str]] = []
-        self.refused = refused
+        self.error = error
 
     @contextlib.contextmanager
     def look(self, name: str, limit_s: float) -> Iterator[None]:
         yield
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        if self.refused:
-            raise LookRefused("permission denied", lasting=True)
+        if self.error is not None:
+            raise self.error
         if not values:
             return [(True,)]
         pids, label = values
@@ -97,5 +100,15 @@ def test_what_it_may_not_ask_for() -> None:
     assert found.missing.endswith("GRANT …;")
     stranger.offer.keep_grant = None  # there is no such function
     assert TracesAsked().keep(stranger, a_finding()) is None
-    refusing: Any = AnsweringSession(refused=True)
-    assert TracesAsked().keep(refusing, a_finding()) is None
+
+
+@pytest.mark.parametrize("keep", ["public", None])
+@pytest.mark.parametrize(
+    "error", [LookRefused("permission denied", lasting=True), ServerGone("the session ended")]
+)
+def test_findings_go_on_if_no_trace_can_be_asked_for(
+    error: MeasurementError, keep: str | None
+) -> None:
+    """What opened and closed at the same evaluation has not been handed on yet."""
+    session: Any = AnsweringSession(keep=keep, error=error)
+    assert TracesAsked().keep(session, a_finding()) is None

@@ -8,13 +8,15 @@ from collections import deque
 from collections.abc import Iterable
 
 from pgtare.keeping.agent import queries
-from pgtare.keeping.agent.server_session import LookRefused, ServerSession
+from pgtare.keeping.agent.server_session import LookRefused, ServerGone, ServerSession
 from pgtare.observing.findings.model import ACTIVE, Finding, FindingTrace, FindingTraces
 
 #: The server answers at once.
 _LIMIT_S = 2.0
 #: So many findings of a server in an hour; it has a limit of its own, in traces.
 _MOST_FINDINGS, _HOUR_S = 3, 3600.0
+#: There is no trace then, but what opened and closed must be written. The next look says why.
+_UNANSWERED = (LookRefused, ServerGone)
 #: The most waiters whose traces are asked for, those that wait longest first.
 _MOST_VICTIMS = 4
 
@@ -43,7 +45,7 @@ class TracesAsked:
         try:
             with session.look("traces", _LIMIT_S):
                 rows = session.rows(queries.KEEP, pids, _label(finding, root))
-        except LookRefused:
+        except _UNANSWERED:
             return None  # the extension is there, but not loaded, or its right was taken away
         found = _of_rows(rows)
         if found.kept:
@@ -59,7 +61,7 @@ def _may_not(session: ServerSession) -> FindingTraces | None:
     try:
         with session.look("traces", _LIMIT_S):
             ((keeps,),) = session.rows(queries.KEEPS)
-    except LookRefused:
+    except _UNANSWERED:
         return None
     return (
         FindingTraces(missing=f"no trace, as the role may not have any kept: {grant}")
