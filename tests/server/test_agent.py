@@ -319,6 +319,14 @@ def test_the_lock_is_all_that_stays_in_the_session(watched: Cluster) -> None:
     assert SUMS.index("active_ns") == ACTIVE_NS
 
 
+def test_a_session_is_closed_though_its_lock_cannot_be_given_back(
+    watched: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ServerSession(role_dsn(watched)) as opened:
+        monkeypatch.setattr(queries, "UNLOCK", "SELECT no_such_function(%s, %s)")
+    assert opened.conn.closed
+
+
 def test_the_spool_says_which_data_directory_it_is(watched: Cluster) -> None:
     kept: dict[str, pa.Table] = {}
     with ServerSession(role_dsn(watched)) as opened, session(watched) as admin:

@@ -230,7 +230,7 @@ class ServerSession:
     def __exit__(self, *_: object) -> None:
         # behind a pooler the server's session outlasts this one
         if self._locked and not self.conn.closed:
-            with contextlib.suppress(psycopg.Error):
+            with contextlib.suppress(psycopg.Error, MeasurementError):
                 self._plain(queries.UNLOCK, queries.LOCK_CLASS, queries.LOCK_OBJECT)
         self.conn.close()
 
