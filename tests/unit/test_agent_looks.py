@@ -154,13 +154,22 @@ WAIT_ROW = b"client backend\x1fIO\x1fDataFileRead"
 
 
 def counted(
-    calls: int, *, at_s: int, skipped: int = 0, busy: int = 0, missing: bool = False
+    calls: int,
+    *,
+    at_s: int,
+    skipped: int = 0,
+    busy: int = 0,
+    missing: bool = False,
+    missed: int = 0,
+    booted_s: int = 0,
+    system_identifier: int = 1,
 ) -> AnsweredSession:
     """A server with the module: one event, of one statement, with so many waits of 1 ms.
 
     skipped: processes that could not be read; busy: buckets; missing: and the entry is in them.
+    missed: waits that the module could not count.
     """
-    session = AnsweredSession()
+    session = AnsweredSession(system_identifier)
     session.offer.waits = "public"
     ns = calls * 1_000_000
     histogram = [calls, *[0] * (BUCKETS - 1)]
@@ -169,9 +178,9 @@ def counted(
     left_out = [0, 0, 0, 0, 0, busy, 0, 0, 0, 0, *[0] * BUCKETS]
     rows = [] if missing else [(b"IO\x1fDataFileRead", statement)]
     rows += [(b"\x1f", left_out)] if busy else []
-    now = BOOT_US + at_s * SECOND_US
+    now, began = BOOT_US + at_s * SECOND_US, BOOT_US + booted_s * SECOND_US
     session.answers = {
-        queries.INFO: [(BOOT_US, None, 0, now, 0, 0, 0, 0, BOOT_US, 2.0)],
+        queries.INFO: [(began, None, 0, now, missed, 0, 0, 0, began, 2.0)],
         queries.MOMENT: [(now, WAIT_ROW, waits)],
         queries.STATEMENTS: [
             (b"\x1e".join(name for name, _ in rows), np.array([row for _, row in rows], np.int64))
@@ -185,6 +194,21 @@ def counted(
 def counters(looks: ServerLooks, session: AnsweredSession) -> Batch:
     looks.begin(cast(ServerSession, session))
     return looks.counters(cast(ServerSession, session), 10, 60)
+
+
+def test_waits_that_could_not_be_counted_are_those_of_this_server_and_of_this_run() -> None:
+    def missed(session: AnsweredSession) -> list[float]:
+        batch = counters(looks, session)
+        kinds, values = column(batch, "agent", "kind"), column(batch, "agent", "value")
+        return [value for kind, value in zip(kinds, values, strict=True) if kind == "missed"]
+
+    looks = new_looks()
+    assert missed(counted(1000, at_s=3600, missed=7)) == []
+    assert missed(counted(1001, at_s=3610, missed=9)) == [2.0]
+    assert missed(counted(3, at_s=3620, booted_s=3615, missed=4)) == [4.0], "since the restart"
+    other: dict[str, Any] = {"system_identifier": 2, "booted_s": -9000}
+    assert missed(counted(1000, at_s=3630, missed=500_000, **other)) == []
+    assert missed(counted(1001, at_s=3640, missed=500_001, **other)) == [1.0]
 
 
 @pytest.mark.parametrize("hole", [{"skipped": 1}, {"busy": 1, "missing": True}])

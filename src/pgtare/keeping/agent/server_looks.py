@@ -171,6 +171,10 @@ class ServerLooks:
             batch.gap(interval, WatchGap("unexpected", before[1].agent_us, FELL))
         batch.readings[WAITS] = counter_columns(waits)
         batch.readings["waits-info"] = moment_table(found.origin, found.taken)
+        if change.baseline is ReadingBaseline.ANEW:
+            self._losses = found.info.losses  # they may be another server's
+        elif not same:
+            self._losses = dict.fromkeys(found.info.losses, 0)
         if minute_s is not None:
             self._add_statements(session, batch, found, waits, minute_s)
         self._own_figures(session, batch, interval, found, len(grown))
