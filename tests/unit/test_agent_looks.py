@@ -150,6 +150,16 @@ def test_names_are_read_again_in_a_new_session() -> None:
     assert (looks._roles, looks._databases, looks._names_read) == ({}, {}, 0.0)
 
 
+def test_the_processors_of_another_server_are_not_those_of_this_one() -> None:
+    """Only the module says how many there are, and the next server may be without it."""
+    looks = new_looks()
+    counters(looks, counted(1000, at_s=3600))
+    activity(looks, 1000, at_s=3660, system_identifier=2)
+    batch = activity(looks, 1001, at_s=3720, system_identifier=2)
+    assert column(batch, ACTIVITY, "commits") == [1]
+    assert column(batch, ACTIVITY, "processors") == [None]
+
+
 WAIT_ROW = b"client backend\x1fIO\x1fDataFileRead"
 
 

@@ -127,6 +127,7 @@ class ServerLooks:
         self.findings.begin()
         # it may be another server, whose numbers are of other names
         self._roles, self._databases, self._names_read = {}, {}, 0.0
+        self._processors = None
         if session.offer.waits is None:
             with session.look("connect"):
                 ((started, _),) = session.rows(queries.STARTED)
