@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.keeping.spool.retention import PRESSURE_ORDER, SpoolLimits
+from pgtare.keeping.spool import writer
+from pgtare.keeping.spool.retention import PRESSURE_ORDER, SpoolLimits, total_bytes
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.spool.volume import Volume
 from pgtare.keeping.spool.writer import Spool
@@ -84,6 +85,28 @@ def test_sessions_go_first_and_waits_last(tmp_path: Path) -> None:
     details = [row["detail"] for row in held(tmp_path, "gaps").to_pylist()]
     assert len(details) == len(order)
     assert all(detail.endswith("(for room)") for detail in details)
+
+
+def test_room_is_made_for_many_commits_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_LEFT_SHARE", 0.5)
+
+    def commit(spool: Spool, second: int) -> None:
+        spool.commit({"sessions": random_rows("sessions", [at(second)], second, each=2000)}, {})
+
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for second in range(10):
+            commit(spool, second)
+        size = total_bytes(newest(tmp_path))
+        spool._limits = SpoolLimits(most_bytes=size - 1, reserve_bytes=0)
+        commit(spool, 10)
+        dropped = held(tmp_path, "gaps").num_rows
+        assert dropped >= 5
+        for second in range(11, 14):
+            commit(spool, second)
+    assert held(tmp_path, "gaps").num_rows == dropped
+    assert total_bytes(newest(tmp_path)) < size
 
 
 def test_what_is_not_rolled_up_is_not_dropped(tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ DAMAGED = "damaged"
 _ROOM, _ROOM_BYTES = "room", 1 << 20
 #: Segments that one step drops, at most.
 _MOST_DROPS = 50
+#: A spool that is too large is made smaller than it may be, to this share. Each drop has rows in
+#: `gaps`, which stay: a drop at each commit would fill the spool with them within a year.
+_LEFT_SHARE = 0.99
 #: Losses of commits that the manifest keeps.
 _MOST_LOST = 10
 _DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
@@ -293,11 +296,14 @@ class Spool:
 
         Raises OSError if what is dropped cannot be written down.
         """
+        most_bytes: float = self._limits.most_bytes
         for _ in range(_MOST_DROPS):
-            too_large = retention.total_bytes(self._manifest) > self._limits.most_bytes
+            too_large = retention.total_bytes(self._manifest) > most_bytes
             short = self._short_bytes()
             if not too_large and short <= 0:
                 return None
+            if too_large:
+                most_bytes = _LEFT_SHARE * self._limits.most_bytes
             retired = [name for name in self._manifest.retired if self._replaced_before(name)]
             if retired:
                 with self._publication() as publication:
