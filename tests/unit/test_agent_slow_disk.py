@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def test_rows_are_committed_however_rarely_waits_are_read(
         agent = Agent(rarely, spool, AgentLog())
         committing = threading.Thread(target=agent._until_stopped)
         committing.start()
-        look(agent, 1)
+        look(agent, round(time.time()))  # what is old would go at once
         eventually(lambda: held(tmp_path, "ticks").num_rows == 1)
         agent.stop()
         committing.join(60)

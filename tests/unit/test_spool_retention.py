@@ -93,7 +93,7 @@ def test_room_is_made_for_many_commits_at_once(
     monkeypatch.setattr(writer, "_LEFT_SHARE", 0.5)
 
     def commit(spool: Spool, second: int) -> None:
-        spool.commit({"sessions": random_rows("sessions", [at(second)], second, each=2000)}, {})
+        spool.commit({"sessions": random_rows("sessions", [at(second)], second, each=5000)}, {})
 
     with Spool.open(tmp_path, UNLIMITED) as spool:
         for second in range(10):
