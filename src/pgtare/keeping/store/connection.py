@@ -77,13 +77,7 @@ class StoreConnection:
         return str(self.rows("SELECT toString(serverUUID())")[0][0])
 
     def _error(self, ex: Exception) -> StoreError:
-        """What went wrong in one line, without secrets."""
-        if isinstance(ex, StoreError):
-            return ex
-        text = " ".join(str(ex).split()) or type(ex).__name__
-        if self._password:
-            text = text.replace(self._password, "(hidden)")
-        return StoreError(text[:_LONGEST])
+        return ex if isinstance(ex, StoreError) else StoreError(_line(ex, self._password))
 
     def close(self) -> None:
         """Close the connection."""
@@ -119,11 +113,15 @@ def connect(address: StoreAddress, answer_s: float = ANSWER_S) -> StoreConnectio
             client_name="pgtare",
         )
     except Exception as ex:
-        text = " ".join(str(ex).split())
-        if password:
-            text = text.replace(password, "(hidden)")
-        raise StoreError(f"the store {address} cannot be reached: {text[:_LONGEST]}") from None
+        why = _line(ex, password)
+        raise StoreError(f"the store {address} cannot be reached: {why}") from None
     return StoreConnection(client, address.database, password)
+
+
+def _line(ex: Exception, password: str) -> str:
+    """What went wrong in one line, without secrets."""
+    text = " ".join(str(ex).split()) or type(ex).__name__
+    return (text.replace(password, "(hidden)") if password else text)[:_LONGEST]
 
 
 def require_client() -> None:
