@@ -65,6 +65,7 @@ def test_one_agent_with_a_volume_and_few_rights(agent: dict[str, Any], pod: Any)
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     containerfile = (KUBERNETES.parents[1] / "Containerfile").read_text()
     assert f"\nUSER {pod['securityContext']['runAsUser']}\n" in containerfile
+    assert "[agent,clickhouse,embedded]" in containerfile  # agent.toml may name a store
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
