@@ -22,7 +22,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.instruments import requirements
 from pgtare.weighing.outside.servers import infos, look
-from pgtare.weighing.outside.session import control_session
+from pgtare.weighing.outside.session import control_session, driven_session
 from pgtare.weighing.outside.settings_probe import own_values
 from pgtare.weighing.outside.transactions import Sql
 from pgtare.weighing.outside.wire import Wire
@@ -269,6 +269,25 @@ def test_a_superusers_own_settings_are_not_those_of_our_questions(managed: Clust
         names = ["pg_stat_statements.track"]
         assert own_values(conn, names) == {names[0]: "top"}
         assert describe_server(conn, None, "", names)["settings"][names[0]] == "top"
+
+
+def test_what_our_sessions_set_for_themselves_is_not_what_arms_are_compared_with(
+    managed: Cluster,
+) -> None:
+    """The base has what the role's own sessions have; an arm that has the same is refused."""
+    own = {
+        "default_transaction_isolation": "serializable",
+        "lock_timeout": "0",
+        "search_path": '"$user", public',
+    }
+    dsn = f"{of_tenant(managed)} options='-c default_transaction_isolation=serializable'"
+    with control_session(dsn) as control, driven_session(dsn, control, writes=False) as driven:
+        assert own_values(control, list(own)) == own
+        assert own_values(driven, list(own)) == own
+        assert driven.execute("SHOW lock_timeout").fetchone() == ("5s",)
+    for name, value in own.items():
+        sentence = refused("weigh --arm {} --dsn {} --at-most 50%", f"x: {name}='{value}'", dsn)
+        assert "x would change nothing" in sentence
 
 
 def test_transactions_that_only_read_by_default_are_no_standby(managed: Cluster) -> None:

@@ -13,7 +13,7 @@ from pgtare.postgres import own_session, pooler, signals
 
 #: What keeps the session from doing harm: it gives up waiting for a lock, keeps no transaction
 #: open, and ends in the middle of a statement if its client is gone. It rests as long as it wants.
-#: All of this is so in each arm.
+#: All of this is so in each arm, except for what is weighed: that has the role's value in the base.
 _HARMLESS = {
     "idle_session_timeout": "0",
     "lock_timeout": "5s",
@@ -25,6 +25,15 @@ _ITS_OWN = ("RESET default_transaction_isolation", "RESET default_transaction_de
 _READ_ONLY = "SET default_transaction_read_only = on"
 #: What a script that may not write must not have changed at the end of a block.
 READ_ONLY_SETTING = "default_transaction_read_only"
+#: What sessions of ours set for themselves. The default is what the role's own sessions have.
+SET_BY_US = frozenset(
+    {
+        "default_transaction_deferrable",
+        "default_transaction_isolation",
+        "search_path",
+        *_HARMLESS,
+    }
+)
 #: What sessions of ours have alike on all servers, and what each transaction has anew.
 SET_ALIKE = frozenset(
     {

@@ -16,6 +16,7 @@ from pgtare.postgres import pooler
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.instruments.model import Chosen, Entry
 from pgtare.weighing.instruments.requirements import Missing, ServerFacts, availability
+from pgtare.weighing.outside.session import SET_BY_US
 
 #: This role may not set it; said once of all such settings.
 _NO_RIGHT = Missing("", "")
@@ -132,12 +133,15 @@ def _tried(conn: psycopg.Connection[Any], name: str, value: str) -> Missing | No
 
 
 def own_values(conn: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, str]:
-    """What the settings of these names are in this session.
+    """What the settings of these names are in the role's own sessions.
 
-    Not by `pooler.rows`, which sets some of them in its own transaction.
+    Not by `pooler.rows`, which sets some of them in its own transaction; nor as they are in this
+    session, if it has set them for itself: then nothing, or the wrong thing, would be weighed.
     """
     query = "SELECT pg_catalog.current_setting(%s)"
     with conn.transaction(force_rollback=True), conn.cursor(row_factory=tuple_row) as cursor:
+        for name in SET_BY_US.intersection(map(str.lower, names)):
+            cursor.execute(f"SET LOCAL {name} TO DEFAULT".encode())
         return {name: str(cursor.execute(query, (name,)).fetchall()[0][0]) for name in names}
 
 
