@@ -625,6 +625,39 @@ def test_slow_statements_end_in_time(managed: Cluster, tmp_path: Path) -> None:
     assert design["runs"] == {"shortest": 1, "longest": 1}
 
 
+def test_an_arm_that_makes_transactions_fail_keeps_no_limit(
+    managed: Cluster, tmp_path: Path
+) -> None:
+    """What fails is left out, with what it took.
+
+    Here x fails in one of 13 blocks, by a count of the other arms' calls, and not in the warm-up.
+    """
+    with managed.connect("app", autocommit=True) as conn:
+        conn.execute(
+            "CREATE OR REPLACE FUNCTION public.now_and_then(since timestamptz) RETURNS void"
+            " LANGUAGE plpgsql AS $$ DECLARE"
+            " n int := coalesce(nullif(current_setting('app.n', true), ''), '0')::int; BEGIN"
+            " IF current_setting('work_mem') <> '8MB' THEN"
+            " PERFORM set_config('app.n', (n + 1)::text, false);"
+            " ELSIF clock_timestamp() > since AND n % 400 < 30 THEN RAISE 'now and then';"
+            " END IF; END $$"
+        )
+        (since,) = conn.execute("SELECT clock_timestamp() + interval '8 s'").fetchone() or ("",)
+    done = pgtare(
+        "weigh --arm {} --dsn {} -d 14 --at-most 900% --output {} --sql {}",
+        "x: work_mem=8MB",
+        of_tenant(managed),
+        tmp_path / "w.json",
+        f"SELECT now_and_then('{since}')",
+    )
+    assert done.returncode == 11, done.stdout + done.stderr
+    result = read(tmp_path / "w.json")
+    found = arm(result, "x")
+    assert result["design"]["outside"]["failed_blocks"] > 0
+    assert found["answer"]["verdict"] == "not_verified"
+    assert "it changes what the load does" in found["proof"]["evidence"]
+
+
 @pytest.mark.slow
 def test_what_costs_nothing_is_shown_to_be_below(managed: Cluster, tmp_path: Path) -> None:
     below = pgtare(

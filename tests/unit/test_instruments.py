@@ -17,7 +17,13 @@ from pgtare.weighing.instruments.arms import choose, combine, parse_arm
 from pgtare.weighing.instruments.catalogue import Catalogue, load_catalogue, parse
 from pgtare.weighing.instruments.counters import Reading, Snapshot
 from pgtare.weighing.instruments.model import Chosen, FlagRule, SqlRule
-from pgtare.weighing.instruments.proof import ProofFinding, judge_counter, judge_flags, prove
+from pgtare.weighing.instruments.proof import (
+    ProofFinding,
+    judge_counter,
+    judge_flags,
+    prove,
+    refuted_by_errors,
+)
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import ServerFacts, _facts, availability
 from pgtare.weighing.instruments.toml_lines import line_of
@@ -618,6 +624,29 @@ def test_an_arm_that_fails_transactions_is_not_verified() -> None:
     bad = proof_of("hasty: statement_timeout=1", base, [(1900, F.EXECUTED), (100, F.ABORTED)])
     assert bad.state == "missing"
     assert "5.0 % of its transactions ended in an error" in bad.evidence
+
+
+@pytest.mark.parametrize(
+    ("failed", "state"),
+    [
+        ([], "idle"),
+        ([2] * 6, "idle"),  # one of 364 trials has such a difference by chance
+        ([2] * 8, "missing"),
+        ([0, 1, 2] * 20, "idle"),
+        ([0, 1] * 20, "missing"),  # they fail where the arm does not
+        ([0, 1] * 500 + [2] * 700, "missing"),
+    ],
+)
+def test_an_arm_that_fails_other_blocks_than_the_base_is_not_verified(
+    failed: list[int], state: str
+) -> None:
+    arms = tuple(combine([parse_arm("hasty: statement_timeout=1")]))
+    idle = Proof(state="idle", evidence="")
+    found = refuted_by_errors(Design(arms, (0, 1, 2), 1), [None, idle, idle], failed)
+    assert found[:2] == [None, idle]
+    proof = found[2]
+    assert proof is not None
+    assert proof.state == state
 
 
 def test_all_together_need_not_be_without_what_one_must_be_without() -> None:

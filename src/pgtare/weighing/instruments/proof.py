@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.estimate.trial.design import Arm
+from pgtare.estimate.trial.design import Arm, Design
 from pgtare.estimate.trial.observations import Observations, UnitFlag, finished
+from pgtare.estimate.trial.outcomes import rate_p
 from pgtare.weighing.instruments.counters import Snapshot
 from pgtare.weighing.instruments.model import EVIDENCE, Chosen, FlagRule, SqlRule
 from pgtare.weighing.instruments.proof_result import Proof
@@ -32,6 +33,8 @@ _FEWEST = 20
 # Error rates of an arm and the base may differ by this much.
 _SAME_ERRORS = 0.001
 _ERROR_SIGMAS = 5.0
+# From outside, they differ if chance makes such a difference no more often than this.
+_ERRORS_DIFFER = 0.001
 
 State = Literal["active", "idle", "missing", "unknown"]
 Flags = npt.NDArray[np.unsignedinteger]
@@ -130,6 +133,32 @@ def _prove_driven(
         text = "; ".join([in_force, _UNSEEN, *unread])
         return Proof(state="idle", evidence=text, unproven="unseen")
     return combine_findings(findings, in_force)
+
+
+def refuted_by_errors(
+    design: Design, proofs: Sequence[Proof | None], failed_arms: Sequence[int]
+) -> list[Proof | None]:
+    """Proofs from outside, "missing" for an arm that changes how often transactions fail.
+
+    failed_arms: in whose run each block failed. A block that failed is left out whole, so what an
+    arm makes fail, such as the slow transactions that a timeout ends, is missing from its cost. A
+    block has its arms in random order: if none of them matters, the error is in any run alike.
+    """
+    counts = np.bincount(np.array(failed_arms, np.int64), minlength=len(design.arms))
+    others = int(counts[list(design.reference)].sum())
+    slots = sum(design.block.count(index) for index in design.reference)
+    found = list(proofs)
+    for index, arm in enumerate(design.arms):
+        if arm.role != "instrument":
+            continue
+        mine, own = int(counts[index]), design.block.count(index)
+        each = np.repeat(np.array([1, 0], np.int64), [mine, others])
+        if rate_p(each, np.ones_like(each), own, own + slots) < _ERRORS_DIFFER:
+            errors = f"{mine} blocks failed in its run, {others} in one of the base or the control"
+            found[index] = Proof(
+                state="missing", evidence=f"it changes what the load does: {errors}"
+            )
+    return found
 
 
 def evidence_flags(observations: Observations, arm: int) -> Flags:

@@ -70,7 +70,10 @@ def _too_slow(transaction_s: float, block_s: float) -> str:
 
 @dataclass(frozen=True)
 class RunBlock:
-    """What one block gave. rows: of dtype RUN; busy_s: of the server; error: if it failed."""
+    """What one block gave. rows: of dtype RUN; busy_s: of the server; error: if it failed.
+
+    failed_arm: in whose run the server reported the first error.
+    """
 
     rows: npt.NDArray[Any]
     busy_s: float
@@ -78,6 +81,7 @@ class RunBlock:
     transactions: int
     error: str = ""
     sqlstate: str = ""
+    failed_arm: int | None = None
     #: Of bursts: how long a transaction took, in s, by the names of the servers.
     each_s: Mapping[str, float] = field(default_factory=dict)
 
@@ -284,7 +288,8 @@ class Loops:
             seat, count = self.seats[arms[0]], len(arms) * (length + lengths.dropped)
             answers = self._burst_of(arms, length, alone=len(groups) == 1)
             if answers.error:
-                return self._failed(answers, seat)
+                number = min(answers.stamps_before // _STAMPS, len(arms) - 1)
+                return self._failed(answers, seat, arms[number])
             stamps = np.array(answers.stamps_us, dtype=np.int64).reshape(-1, 3)
             took_s = float(stamps[-1, -1] - stamps[0, 0]) / 1e6
             if took_s > 0:
@@ -337,7 +342,7 @@ class Loops:
                 seat.wire.stamp()
                 answers = self._exchange(seat, self.paced_s.get(arm, 0.0) + PAUSE_S)
                 if answers.error:
-                    return self._failed(answers, seat)
+                    return self._failed(answers, seat, arm)
                 if len(answers.stamps_us) != 3:
                     return self._failed(Answers(error=_MISSING), seat)
                 stamps = answers.stamps_us
@@ -423,12 +428,13 @@ class Loops:
         self.rng.shuffle(order)
         return order
 
-    def _failed(self, answers: Answers, at: Seat) -> RunBlock:
+    def _failed(self, answers: Answers, at: Seat, arm: int | None = None) -> RunBlock:
         for seat in self.seats:
             seat.in_force.clear()
             seat.queued.clear()
         error = f"{at.name}: {answers.error}" if at.name else answers.error
-        return RunBlock(np.empty(0, RUN), 0.0, 0.0, 0, error, answers.sqlstate)
+        whose = arm if answers.sqlstate else None
+        return RunBlock(np.empty(0, RUN), 0.0, 0.0, 0, error, answers.sqlstate, whose)
 
     @staticmethod
     def _since_origin(seat: Seat, stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

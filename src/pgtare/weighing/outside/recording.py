@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,10 @@ Look = Callable[[float, npt.NDArray[Any]], StoppedBy | None]
 
 @dataclass
 class OutsideRecording:
-    """What a trial from outside gave, and how it ended. rows: of dtype RUN."""
+    """What a trial from outside gave, and how it ended. rows: of dtype RUN.
+
+    failed_arms: in whose run each block failed in which the server reported an error.
+    """
 
     rows: npt.NDArray[Any]
     duration_s: float
@@ -57,6 +60,7 @@ class OutsideRecording:
     blocks: int = 0
     busy_s: float = 0.0  # of the server
     transactions: int = 0  # that count
+    failed_arms: Sequence[int] = ()
 
 
 def warm_up(loops: Loops, at_most_s: float, fitted: Callable[[float], object]) -> float:
@@ -138,6 +142,7 @@ def record(
         state.blocks,
         state.busy_s,
         state.transactions,
+        state.failed_arms,
     )
 
 
@@ -157,6 +162,7 @@ class _State:
     first_s: dict[str, float] = field(default_factory=dict)
     first_lag_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by server, process
     failed: int = 0
+    failed_arms: list[int] = field(default_factory=list)
     blocks: int = 0
     busy_s: float = 0.0
     transactions: int = 0
@@ -173,6 +179,8 @@ class _State:
         self.recent.append(bool(error))
         if error:
             self.failed += 1
+            if block.failed_arm is not None:
+                self.failed_arms.append(block.failed_arm)
             self.loops.recover()
             if len(self.recent) == _RECENT and sum(self.recent) > MOST_ERRORS * _RECENT:
                 raise _Harm(

@@ -25,7 +25,7 @@ from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.kit import machine, numbers
 from pgtare.postgres import own_session, pooler
 from pgtare.weighing.instruments.counters import Snapshot, snapshot
-from pgtare.weighing.instruments.proof import prove_driven, proven
+from pgtare.weighing.instruments.proof import prove_driven, proven, refuted_by_errors
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import read_facts
 from pgtare.weighing.outside import log_growth, servers, settings_probe
@@ -489,16 +489,18 @@ class OutsideRun:
         if self.course is not None:
             return self.course.proofs([int(n) for n in ran])
         if self.plan.servers:
-            return servers.proofs(self.plan.design, self.plan.servers, [int(n) for n in ran])
+            found = servers.proofs(self.plan.design, self.plan.servers, [int(n) for n in ran])
+            return refuted_by_errors(self.plan.design, found, got.failed_arms)
         back: list[Mapping[str, str] | None] = []
         for arm, settings in zip(self.plan.design.arms, self.loops.settings, strict=True):
             try:
                 back.append(settings_probe.read_back(self.control, arm, settings))
             except psycopg.Error:
                 back.append(None)
-        return prove_driven(
+        found = prove_driven(
             self.plan.design.arms, self.request.chosen, [int(n) for n in ran], back, before, after
         )
+        return refuted_by_errors(self.plan.design, found, got.failed_arms)
 
     def _result(
         self,

@@ -42,8 +42,8 @@ _HEADER, _OF_COLUMN, _OF_ANSWER = 7, 19, 40
 class Answers:
     """What came back of one block. stamps_us: of the server's clock; error: the first one.
 
-    values: what settings are, of each that was set or asked for. size: bytes that the server sent
-    for all other answers and for notices.
+    stamps_before: how many came before the error. values: what settings are, of each that was set
+    or asked for. size: bytes that the server sent for all other answers and for notices.
     """
 
     stamps_us: list[int] = field(default_factory=list)
@@ -51,6 +51,7 @@ class Answers:
     size: int = 0
     error: str = ""
     sqlstate: str = ""
+    stamps_before: int = 0
 
 
 class Wire:
@@ -179,6 +180,7 @@ class Wire:
             elif result.status == pq.ExecStatus.FATAL_ERROR and not found.error:
                 error = psycopg.errors.error_from_result(result)
                 found.error, found.sqlstate = first_line(error), error.sqlstate or ""
+                found.stamps_before = len(found.stamps_us)
             elif self.measure and kind == _OTHER:
                 found.size += _size(result)
             while self._next(deadline) is not None:
