@@ -12,8 +12,8 @@ import pytest
 
 from pgtare.estimate.trial.bursts import RUN
 from pgtare.estimate.trial.design import Arm, Design
-from pgtare.weighing.outside.loops import PAUSE_S, Lengths, Loops, RunBlock, Seat
-from pgtare.weighing.outside.recording import record, warm_up
+from pgtare.weighing.outside.loops import PAUSE_S, REST, Lengths, Loops, RunBlock, Seat
+from pgtare.weighing.outside.recording import _rest_s, record, warm_up
 from pgtare.weighing.outside.wire import Answers
 
 #: What a transaction takes, by the value of its arm's setting.
@@ -164,6 +164,23 @@ def test_a_dear_arm_has_as_long_a_pause_as_the_base() -> None:
         assert not loops.paced().error
     latest = dict(wire.rests)
     assert latest == {value: TAKES_US[value] / 1e6 + PAUSE_S for value in ("off", "on")}
+
+
+def test_the_server_rests_after_a_block_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeout ends a statement on which the server was at work."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    wire, loops = loops_of("off", "on")
+
+    def canceled(sleep_s: float = 0.0) -> Answers:
+        now[0] += 0.2
+        return Answers(error="canceling statement", sqlstate="57014")
+
+    monkeypatch.setattr(wire, "exchange", canceled)
+    for block in (loops.burst(), loops.paced()):
+        assert block.error
+        assert block.failed_arm in (0, 1)
+        assert _rest_s(block) == pytest.approx(REST * 0.2)
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 5_000, 40_000])

@@ -289,7 +289,7 @@ class Loops:
             answers = self._burst_of(arms, length, alone=len(groups) == 1)
             if answers.error:
                 number = min(answers.stamps_before // _STAMPS, len(arms) - 1)
-                return self._failed(answers, seat, arms[number])
+                return self._failed(answers, seat, arms[number], time.monotonic() - began)
             stamps = np.array(answers.stamps_us, dtype=np.int64).reshape(-1, 3)
             took_s = float(stamps[-1, -1] - stamps[0, 0]) / 1e6
             if took_s > 0:
@@ -342,7 +342,7 @@ class Loops:
                 seat.wire.stamp()
                 answers = self._exchange(seat, self.paced_s.get(arm, 0.0) + PAUSE_S)
                 if answers.error:
-                    return self._failed(answers, seat, arm)
+                    return self._failed(answers, seat, arm, time.monotonic() - began)
                 if len(answers.stamps_us) != 3:
                     return self._failed(Answers(error=_MISSING), seat)
                 stamps = answers.stamps_us
@@ -428,13 +428,16 @@ class Loops:
         self.rng.shuffle(order)
         return order
 
-    def _failed(self, answers: Answers, at: Seat, arm: int | None = None) -> RunBlock:
+    def _failed(
+        self, answers: Answers, at: Seat, arm: int | None = None, took_s: float = 0.0
+    ) -> RunBlock:
+        """A block without runs. took_s: for which the server may have been at work."""
         for seat in self.seats:
             seat.in_force.clear()
             seat.queued.clear()
         error = f"{at.name}: {answers.error}" if at.name else answers.error
         whose = arm if answers.sqlstate else None
-        return RunBlock(np.empty(0, RUN), 0.0, 0.0, 0, error, answers.sqlstate, whose)
+        return RunBlock(np.empty(0, RUN), took_s, 0.0, 0, error, answers.sqlstate, whose)
 
     @staticmethod
     def _since_origin(seat: Seat, stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -175,6 +175,7 @@ class _State:
     def add(self, block: RunBlock, loop: int) -> None:
         """Count a block. Raises _Harm."""
         self.blocks += 1
+        self.busy_s += block.busy_s
         error = block.error or ("a transaction was left open" if self.loops.in_transaction else "")
         self.recent.append(bool(error))
         if error:
@@ -188,7 +189,6 @@ class _State:
                 )
             return
         self.parts.append(block.rows)
-        self.busy_s += block.busy_s
         self.transactions += int(block.rows["transactions"].sum())
         if loop == BURST:
             for name, each_s in block.each_s.items():
