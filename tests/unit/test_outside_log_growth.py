@@ -54,6 +54,9 @@ def test_whatever_logs_statements_is_said(name: str, value: str) -> None:
         ("log_statement_stats", "on"),
         ("debug_print_plan", "on"),
         ("log_min_messages", "debug5"),
+        ("log_min_messages", "warning, backend:debug1"),
+        ("log_min_messages", "autovacuum:warning, debug2"),
+        ("debug_print_raw_parse", "on"),
         ("auto_explain.log_min_duration", "0"),
     ],
 )
@@ -67,6 +70,8 @@ def test_no_figure_is_given_for_what_has_no_limit(name: str, value: str) -> None
     [
         ("log_min_duration_statement", "60000"),
         ("log_min_messages", "warning"),
+        ("log_min_messages", "warning, autovacuum:debug1"),
+        ("log_min_messages", "debug1, backend:warning"),
         ("auto_explain.log_min_duration", "2147483647"),
         ("log_statement", "mod"),
     ],

@@ -23,6 +23,7 @@ _FEW_PLANS = 100
 _VERBOSE = (
     "debug_print_parse",
     "debug_print_plan",
+    "debug_print_raw_parse",
     "debug_print_rewritten",
     "log_executor_stats",
     "log_parser_stats",
@@ -75,7 +76,10 @@ def described(
 
 
 def _is_verbose(found: Mapping[str, str]) -> bool:
-    level = found.get("log_min_messages", "")
+    # from PostgreSQL 19 on a type of process may have a level of its own
+    listed = (each.strip().lower() for each in found.get("log_min_messages", "").split(","))
+    levels = {kind: level for kind, _, level in (each.rpartition(":") for each in listed)}
+    level = levels.get("backend", levels.get("", ""))
     return level.startswith("debug") or any(found.get(name) == "on" for name in _VERBOSE)
 
 
