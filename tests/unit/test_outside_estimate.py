@@ -184,6 +184,14 @@ def test_a_limit_is_not_kept_by_who_stalls_now_and_then() -> None:
     assert decided(live(long, design()), {"some": 0.10}, 60.0)
 
 
+def test_a_few_blocks_with_pauses_end_no_trial() -> None:
+    """With a distant server there are few of them; the result would be "not decided"."""
+    rows = recorded(np.random.default_rng(11), 400, waiting_us=500.0)
+    few = rows[(rows["loop"] == BURST) | (rows["block"] < 2 * 20)]
+    assert not decided(live(few, design()), {"some": 0.10}, 60.0)
+    assert decided(live(rows, design()), {"some": 0.10}, 60.0)
+
+
 def test_nothing_is_free_of_cost_that_is_not_so_with_pauses_too() -> None:
     free = weighed(many_runs()).arms[2].answer
     dear = weighed(recorded(np.random.default_rng(6), 15_000, waiting_us=3.0)).arms[2].answer

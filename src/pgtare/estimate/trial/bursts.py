@@ -138,13 +138,15 @@ def live_bursts(rows: npt.NDArray[Any], design: Design, *, limits: bool) -> Live
     """Each arm's body so far, that of the bursts with the other loop's beside it; see `live`."""
     asked = Question(design, 0.005, {}, True, "")
     found, beside = (_Loop(rows, asked, loop, Basis.BURSTS) for loop in (BURST, PACED))
+    waits = beside.live(limits=limits)
+    if beside.units.n_clusters < design.least_blocks:
+        # so few decide nothing in the result, and are not to end the trial either
+        waits = [replace(arm, least_pct=-math.inf) for arm in waits]
     return Live(
         blocks=found.units.n_clusters,
         arms=tuple(
             replace(mine, waiting=waiting)
-            for mine, waiting in zip(
-                found.live(limits=limits), beside.live(limits=limits), strict=True
-            )
+            for mine, waiting in zip(found.live(limits=limits), waits, strict=True)
         ),
     )
 
