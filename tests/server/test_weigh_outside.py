@@ -21,6 +21,7 @@ from pgtare.postgres import module_setup
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.instruments import requirements
+from pgtare.weighing.outside import recording
 from pgtare.weighing.outside.servers import infos, look
 from pgtare.weighing.outside.session import control_session, driven_session
 from pgtare.weighing.outside.settings_probe import own_values
@@ -426,6 +427,18 @@ def test_an_interrupt_keeps_what_was_measured(
     assert "Traceback" not in err
     assert "PARTIAL" in out
     assert read(tmp_path / "w")["design"]["partial"]
+
+
+def test_an_interrupt_before_anything_is_measured_is_one(
+    managed: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recording, "_until_end", interrupted)
+    done = in_process("weigh --arm 'x: work_mem=8MB' --dsn {} -d 2", of_tenant(managed))
+    assert done.returncode == 130, done.stderr
+    assert "nothing was measured" not in done.stderr
 
 
 def test_a_server_that_stops_ends_it_without_a_verdict(wheel: Binaries, tmp_path: Path) -> None:

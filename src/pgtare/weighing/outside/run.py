@@ -445,6 +445,8 @@ class OutsideRun:
         if self.course is not None:
             self.course.end()
         if not len(got.rows):
+            if got.stopped_by == "interrupt":
+                raise KeyboardInterrupt
             raise MeasurementError(f"nothing was measured: {got.trouble or 'it ended too early'}")
         after = snapshot(self.control, self.request.chosen)
         self.stages.say(f"estimating from {got.transactions:,} transactions")
