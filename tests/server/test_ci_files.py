@@ -56,11 +56,12 @@ def run(
     rows: int,
     duration: str = "60s",
     change: str = "work_mem = 8MB",
+    schema: str = "SELECT 1;\n",
 ) -> subprocess.CompletedProcess[str]:
     """Run a file's commands but for what installs programs; the change makes the script do more."""
     setting, _, value = change.split()
     (place / "settings.conf").write_text(f"# the change\n{change}   # was another\n")
-    (place / "schema.sql").write_text("SELECT 1;\n")
+    (place / "schema.sql").write_text(schema)
     (place / "cost.sql").write_text(SCRIPT.format(setting=setting, value=value, rows=rows))
     (place / "weigh.sh").write_text((CI / "weigh.sh").read_text())
     lines = [line for line in commands(name) if not line.startswith(("pip install", "apt-get"))]
@@ -99,6 +100,18 @@ def test_a_wrong_request_ends_with_its_status(wheel: Binaries, dsn: str, tmp_pat
     done = run("gitlab.yml", wheel, dsn, tmp_path, 2_000, change="work_mem = many")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "work_mem" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
+def test_tables_that_cannot_be_made_end_the_job(
+    wheel: Binaries, dsn: str, tmp_path: Path, name: str
+) -> None:
+    """Without an index, for example, the job would weigh something else, and pass."""
+    schema = "CREATE INDEX ON not_there (id);\nSELECT 1;\n"
+    done = run(name, wheel, dsn, tmp_path, 2_000, "2s", schema=schema)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "not_there" in done.stderr
+    assert not (tmp_path / "cost.md").exists()
 
 
 def with_stand_in(
@@ -183,7 +196,7 @@ def test_both_install_the_command_and_make_the_tables() -> None:
     for name in ("github.yml", "gitlab.yml"):
         lines = commands(name)
         assert "pip install wheels/pgtare-*.whl" in lines
-        assert 'psql "$DSN" -f schema.sql' in lines
+        assert 'psql -v ON_ERROR_STOP=1 "$DSN" -f schema.sql' in lines
 
 
 @pytest.mark.slow
