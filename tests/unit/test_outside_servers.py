@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from pgtare.estimate.trial.bursts import RUN
+from pgtare.kit.option_values import LONGEST_S
 from pgtare.postgres import pooler
-from pgtare.weighing.outside import recording
+from pgtare.weighing.outside import recording, servers
 from pgtare.weighing.outside.servers import FoundServer, infos
 from pgtare.weighing.weigh.report import wording
+from pgtare.weighing.weigh.request import Request, ServerAddress
 
 
 def found(name: str, **settings: str) -> FoundServer:
@@ -27,6 +31,18 @@ def test_settings_that_only_one_server_shows_come_last() -> None:
     assert list(told[0].settings) == ["jit", "work_mem", "allow_alter_system"]
     listed = "jit (on / off), work_mem (4 MB / 8 MB), allow_alter_system (on / –)"
     assert wording._differing(told) == f"Their settings differ: {listed}."
+
+
+def test_a_longer_trial_has_more_sessions() -> None:
+    """They differ for as long as they last: the same number of longer ones tells no more."""
+
+    def sessions(duration_s: float) -> float:
+        pair = (ServerAddress("a", "dbname=a"), ServerAddress("b", "dbname=b"))
+        request = Request(chosen=(), servers=pair, outside=True, duration_s=duration_s)
+        return duration_s / servers.epoch_s(request)
+
+    assert [sessions(seconds) for seconds in (60.0, 600.0)] == [60, 600]
+    assert sessions(LONGEST_S) < np.iinfo(RUN["epoch"]).max
 
 
 def test_a_replica_that_was_late_before_may_be_so_and_one_that_falls_behind_may_not(

@@ -24,9 +24,9 @@ from pgtare.weighing.weigh import outside_schema
 from pgtare.weighing.weigh.request import Request, ServerAddress
 from pgtare.weighing.weigh.result import own_settings, system_identifier
 
-#: In a trial of this many s or more, sessions are made anew this often in all, and no more often
-#: than this, in s: two sessions may differ for as long as they last, so each counts as one.
-EPOCHS, SHORTEST_EPOCH_S = 40, 1.0
+#: Sessions are made anew this often in all at most, and no more often than this, in s. Two sessions
+#: may differ for as long as they last, so each counts as one: only more of them tell more.
+EPOCHS, SHORTEST_EPOCH_S = 3_600, 1.0
 #: Pauses before a server that has no room for sessions is asked again, in s.
 _RETRIES_S = (0.5, 1.0, 2.0)
 #: What differs between two servers by their places.
