@@ -135,6 +135,14 @@ def test_a_server_is_the_same_in_another_time_zone(two: tuple[str, str]) -> None
     assert "b and a are the same server" in done.stdout
 
 
+def test_a_server_that_logs_statements_is_named_beforehand(two: tuple[str, str]) -> None:
+    loud = make_conninfo(two[1], options="-c log_min_duration_statement=0")
+    done = in_process(f"weigh {servers(two[0], loud)} --dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "the log of b grows by up to " in done.stdout
+    assert "the log of a" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,15 @@ def test_no_figure_is_given_for_what_has_no_limit(name: str, value: str) -> None
 )
 def test_nothing_is_said_if_nothing_grows(name: str, value: str) -> None:
     assert said(**{name: value}) == []
+
+
+def test_of_servers_each_has_a_log() -> None:
+    compared = replace(DESIGN, grouping="sessions")
+    loud, verbose = ({**QUIET, name: "on"} for name in ("log_duration", "log_parser_stats"))
+    (sentence,) = described(compared, [loud, loud, QUIET], "SELECT 1", 10.0, writes=False)
+    assert sentence.startswith("the log of base grows by up to ")
+    (sentence,) = described(compared, [QUIET, QUIET, verbose], "SELECT 1", 10.0, writes=False)
+    assert sentence.startswith("the log of x grows, by how much cannot be said beforehand")
 
 
 def test_a_server_that_logs_anyway_is_no_exception() -> None:

@@ -34,10 +34,21 @@ _VERBOSE = (
 
 
 def announcements(
-    conn: psycopg.Connection[Any], design: Design, text: str, duration_s: float, *, writes: bool
+    conns: Sequence[psycopg.Connection[Any]],
+    design: Design,
+    text: str,
+    duration_s: float,
+    *,
+    writes: bool,
 ) -> list[str]:
-    """A sentence for each way in which the log grows. text: of one transaction's statements."""
-    values = [settings_probe.in_force(conn, arm.settings) for arm in design.arms]
+    """A sentence for each way in which a log grows.
+
+    conns: a session on the server of each arm. text: of one transaction's statements.
+    """
+    values = [
+        settings_probe.in_force(conn, arm.settings)
+        for conn, arm in zip(conns, design.arms, strict=True)
+    ]
     return described(design, values, text, duration_s, writes=writes)
 
 
@@ -65,12 +76,16 @@ def described(
             known.append(arm)
             mb += more_mb
     sentences = []
+    servers = design.grouping == "sessions"
     if known:
-        sentences.append(f"its log grows by up to {mb:,.0f} MB, for {_named(known)}")
+        most = f"by up to {mb:,.0f} MB"
+        whose = f"the log of {_servers(known)} grows {most}"
+        sentences.append(whose if servers else f"its log grows {most}, for {_named(known)}")
     if unknown:
+        whose = f"the log of {_servers(unknown)} grows"
+        grows = whose if servers else f"its log grows for {_named(unknown)}"
         sentences.append(
-            f"its log grows for {_named(unknown)}, by how much cannot be said beforehand: try a "
-            "short --duration first"
+            f"{grows}, by how much cannot be said beforehand: try a short --duration first"
         )
     return sentences
 
@@ -106,6 +121,10 @@ def _over(found: Mapping[str, str], name: str, tps: float) -> float:
     if least_ms < 0:
         return 0.0
     return min(tps, 1000 / (1 + REST) / max(least_ms, 1e-3))
+
+
+def _servers(arms: Sequence[Arm]) -> str:
+    return ", ".join(arm.name for arm in arms if arm.role != "control")
 
 
 def _named(arms: Sequence[Arm]) -> str:

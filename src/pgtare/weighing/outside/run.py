@@ -176,7 +176,11 @@ def make_comparison(controls: Sequence[psycopg.Connection[Any]], request: Reques
     ]
     by_name = dict(zip((server.name for server in request.servers), controls, strict=True))
     design = servers.design_of(request.servers, request.seed)
-    return Plan(request, design, {}, tuple(found), unwatched(by_name))
+    by_arm = [controls[number] for number in servers.by_arm(len(controls))]
+    logging = log_growth.announcements(
+        by_arm, design, _longest(request), request.duration_s, writes=request.writes
+    )
+    return Plan(request, design, {}, tuple(found), (*logging, *unwatched(by_name)))
 
 
 @contextlib.contextmanager
@@ -242,7 +246,7 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     if idle := settings_probe.idle(control, arms, own):
         raise UsageError("\n".join(idle))
     logging = log_growth.announcements(
-        control, design, _longest(asked), asked.duration_s, writes=asked.writes
+        [control] * len(arms), design, _longest(asked), asked.duration_s, writes=asked.writes
     )
     return Plan(asked, design, left_out, notes=(*logging, *unwatched({"": control})))
 
