@@ -182,6 +182,14 @@ def test_statements_of_ones_own_are_weighed(managed: Cluster, tmp_path: Path) ->
             "a transaction returns 55 kB, more than a socket holds",
         ),
         (
+            "weigh pg_stat_statements --sql 'SELECT generate_series(1, 5000000)'",
+            "a transaction returns more than 1,000 kB",  # it is not read to its end
+        ),
+        (
+            "weigh pg_stat_statements --sql 'SELECT 1 / (n - 2) FROM generate_series(1, 3) n'",
+            "division by zero",
+        ),
+        (
             "weigh pg_stat_statements --sql 'EXPLAIN (ANALYZE) CREATE TABLE zz AS SELECT 1'",
             "does more than read: add --writes",
         ),

@@ -6,6 +6,7 @@ the first answer is read.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import select
 import time
@@ -18,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from pgtare.errors import MeasurementError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.transactions import Bound, Sql
 
@@ -36,6 +37,13 @@ _BINARY, _TEXT = 1, 0
 #: Bytes of the protocol: of a row or a notice without its fields; of a column without its name; of
 #: an answer without its columns and rows (bound, described, complete, ready).
 _HEADER, _OF_COLUMN, _OF_ANSWER = 7, 19, 40
+#: Of a transaction that returns more than this, in bytes, no more is read to learn its size.
+_MOST_BYTES = 1_000_000
+_ENDLESS = (
+    f"this cannot be weighed: a transaction returns more than {_MOST_BYTES // 1000:,} kB, and the "
+    "server would wait for the client: weigh one that returns less (count(*), LIMIT, EXPLAIN "
+    "ANALYZE)"
+)
 
 
 @dataclass
@@ -55,7 +63,10 @@ class Answers:
 
 
 class Wire:
-    """A session in pipeline mode. Raises MeasurementError when it is lost."""
+    """A session in pipeline mode.
+
+    Raises MeasurementError when it is lost, UsageError if far too much is returned while measured.
+    """
 
     def __init__(self, conn: psycopg.Connection[Any], statements: Sequence[Sql]) -> None:
         self._raw = conn.pgconn
@@ -168,26 +179,34 @@ class Wire:
         self._noticed = 0
         while self._expected:
             kind = self._expected[0]
+            if self.measure and kind == _OTHER:
+                # row by row, so that no more is kept of an answer than a transaction may return
+                with contextlib.suppress(psycopg.Error):
+                    self._raw.set_single_row_mode()
             result = self._next(deadline)
-            if kind == _SYNC or result is None:
-                self._expected.popleft()
-                continue
-            if kind == _STAMP and result.status == pq.ExecStatus.TUPLES_OK:
-                value = result.get_value(0, 0) or b""
-                found.stamps_us.append(int.from_bytes(value, "big", signed=True))
-            elif kind == _VALUE and result.status == pq.ExecStatus.TUPLES_OK:
-                found.values.append((result.get_value(0, 0) or b"").decode("utf-8", "replace"))
-            elif result.status == pq.ExecStatus.FATAL_ERROR and not found.error:
-                error = psycopg.errors.error_from_result(result)
-                found.error, found.sqlstate = first_line(error), error.sqlstate or ""
-                found.stamps_before = len(found.stamps_us)
-            elif self.measure and kind == _OTHER:
-                found.size += _size(result)
-            while self._next(deadline) is not None:
-                pass
+            while kind != _SYNC and result is not None:
+                self._take(kind, result, found)
+                result = self._next(deadline)
             self._expected.popleft()
         found.size += self._noticed
         return found
+
+    def _take(self, kind: int, result: Any, found: Answers) -> None:
+        """What a result says. Raises UsageError for a transaction that returns far too much."""
+        if kind == _STAMP and result.status == pq.ExecStatus.TUPLES_OK:
+            value = result.get_value(0, 0) or b""
+            found.stamps_us.append(int.from_bytes(value, "big", signed=True))
+        elif kind == _VALUE and result.status == pq.ExecStatus.TUPLES_OK:
+            found.values.append((result.get_value(0, 0) or b"").decode("utf-8", "replace"))
+        elif result.status == pq.ExecStatus.FATAL_ERROR and not found.error:
+            error = psycopg.errors.error_from_result(result)
+            found.error, found.sqlstate = first_line(error), error.sqlstate or ""
+            found.stamps_before = len(found.stamps_us)
+        elif self.measure and kind == _OTHER:
+            one_row = result.status == pq.ExecStatus.SINGLE_TUPLE
+            found.size += _size_of_rows(result) if one_row else _size(result)
+            if found.size > _MOST_BYTES:
+                raise UsageError(_ENDLESS)
 
     def _next(self, deadline: float) -> Any:
         while self._raw.is_busy():
@@ -209,10 +228,15 @@ class Wire:
 
 def _size(result: Any) -> int:
     """Bytes that the server sends for an answer: names of columns, rows, and what ends them."""
-    columns, rows = range(result.nfields), range(result.ntuples)
+    columns = range(result.nfields)
     names = sum(_OF_COLUMN + len(result.fname(column) or b"") for column in columns)
+    return _OF_ANSWER + names + _size_of_rows(result)
+
+
+def _size_of_rows(result: Any) -> int:
+    columns, rows = range(result.nfields), range(result.ntuples)
     cells = sum(len(result.get_value(row, column) or b"") for row in rows for column in columns)
-    return _OF_ANSWER + names + len(rows) * (_HEADER + 4 * len(columns)) + cells
+    return len(rows) * (_HEADER + 4 * len(columns)) + cells
 
 
 def _keeping_back(raw: Any) -> Callable[[], None] | None:
