@@ -646,30 +646,53 @@ def test_slow_statements_end_in_time(managed: Cluster, tmp_path: Path) -> None:
     assert design["runs"] == {"shortest": 1, "longest": 1}
 
 
-def test_an_arm_that_makes_transactions_fail_keeps_no_limit(
-    managed: Cluster, tmp_path: Path
-) -> None:
-    """What fails is left out, with what it took.
+def fails_in_x(cluster: Cluster, often: int) -> str:
+    """A statement that fails in an arm with work_mem = 8MB, in so many of 400 cases.
 
-    Here x fails in one of 13 blocks, by a count of the other arms' calls, and not in the warm-up.
+    It counts the other arms' calls, and begins after the warm-up.
     """
-    with managed.connect("app", autocommit=True) as conn:
+    with cluster.connect("app", autocommit=True) as conn:
         conn.execute(
-            "CREATE OR REPLACE FUNCTION public.now_and_then(since timestamptz) RETURNS void"
+            "CREATE OR REPLACE FUNCTION public.fails(since timestamptz, often int) RETURNS void"
             " LANGUAGE plpgsql AS $$ DECLARE"
             " n int := coalesce(nullif(current_setting('app.n', true), ''), '0')::int; BEGIN"
             " IF current_setting('work_mem') <> '8MB' THEN"
             " PERFORM set_config('app.n', (n + 1)::text, false);"
-            " ELSIF clock_timestamp() > since AND n % 400 < 30 THEN RAISE 'now and then';"
+            " ELSIF clock_timestamp() > since AND n % 400 < often THEN RAISE 'as hush17 says';"
             " END IF; END $$"
         )
         (since,) = conn.execute("SELECT clock_timestamp() + interval '8 s'").fetchone() or ("",)
+    return f"SELECT fails('{since}', {often})"
+
+
+def test_an_error_ends_the_trial_and_its_words_are_not_kept(
+    managed: Cluster, tmp_path: Path
+) -> None:
+    """They may quote a row."""
+    done = pgtare(
+        "weigh --arm {} --dsn {} -d 60 --out {} --sql {}",
+        "x: work_mem=8MB",
+        of_tenant(managed),
+        tmp_path / "w",
+        fails_in_x(managed, 400),
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the server's latest error: as hush17 says" in done.stderr
+    assert "blocks ended in an error: SQLSTATE P0001" in " ".join(done.stdout.split())
+    for path in (tmp_path / "w").iterdir():
+        assert b"hush17" not in path.read_bytes(), path
+
+
+def test_an_arm_that_makes_transactions_fail_keeps_no_limit(
+    managed: Cluster, tmp_path: Path
+) -> None:
+    """What fails is left out, with what it took."""
     done = pgtare(
         "weigh --arm {} --dsn {} -d 14 --at-most 900% --output {} --sql {}",
         "x: work_mem=8MB",
         of_tenant(managed),
         tmp_path / "w.json",
-        f"SELECT now_and_then('{since}')",
+        fails_in_x(managed, 30),
     )
     assert done.returncode == 11, done.stdout + done.stderr
     result = read(tmp_path / "w.json")

@@ -49,7 +49,8 @@ Look = Callable[[float, npt.NDArray[Any]], StoppedBy | None]
 class OutsideRecording:
     """What a trial from outside gave, and how it ended. rows: of dtype RUN.
 
-    failed_arms: in whose run each block failed in which the server reported an error.
+    failed_arms: in whose run each block failed in which the server reported an error. error: the
+    latest of these errors, which may quote rows of the tables, and so is in no result.
     """
 
     rows: npt.NDArray[Any]
@@ -61,6 +62,7 @@ class OutsideRecording:
     busy_s: float = 0.0  # of the server
     transactions: int = 0  # that count
     failed_arms: Sequence[int] = ()
+    error: str = ""
 
 
 def warm_up(loops: Loops, at_most_s: float, fitted: Callable[[float], object]) -> float:
@@ -143,6 +145,7 @@ def record(
         state.busy_s,
         state.transactions,
         state.failed_arms,
+        state.error,
     )
 
 
@@ -163,6 +166,7 @@ class _State:
     first_lag_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by server, process
     failed: int = 0
     failed_arms: list[int] = field(default_factory=list)
+    error: str = ""
     blocks: int = 0
     busy_s: float = 0.0
     transactions: int = 0
@@ -182,6 +186,7 @@ class _State:
             self.failed += 1
             if block.failed_arm is not None:
                 self.failed_arms.append(block.failed_arm)
+                self.error, error = error, f"SQLSTATE {block.sqlstate}"
             self.loops.recover()
             if len(self.recent) == _RECENT and sum(self.recent) > MOST_ERRORS * _RECENT:
                 raise _Harm(

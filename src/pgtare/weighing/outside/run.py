@@ -448,6 +448,8 @@ class OutsideRun:
             )
         if self.course is not None:
             self.course.end()
+        if got.error:
+            self.stages.say(f"the server's latest error: {got.error}")
         if not len(got.rows):
             if got.stopped_by == "interrupt":
                 raise KeyboardInterrupt
@@ -571,7 +573,8 @@ def _warnings(got: OutsideRecording, estimate: TrialEstimate, *, servers: bool) 
             whose, what, how = "one server's", "differences", "wrong"
         none = "" if disturbed <= DISTURBED_MANY else "; nothing is called free of cost"
         found.append(
-            f"{disturbed:.0f} % of {whose} bursts were held up by something else: {what} may "
-            f"read {how}{none}. Weigh again when the server has less to do."
+            f"{disturbed:.0f} % of {whose} bursts took much longer than usual: {what} may read "
+            f"{how}{none}. Weigh again when the server has less to do; if the script's own "
+            "transactions differ so much, weigh the slow ones apart."
         )
     return found
