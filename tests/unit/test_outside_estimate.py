@@ -16,7 +16,8 @@ from pgtare.estimate.trial.answer import Basis, ReasonKind
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN, as_observations, disturbed_pct
 from pgtare.estimate.trial.design import Arm, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
-from pgtare.weighing.weigh.limit import decided
+from pgtare.weighing.weigh.limit import decided, reason_to_stop
+from pgtare.weighing.weigh.request import Request
 from tests.unit.estimate_textbook import clopper_pearson
 
 NAMES = ("base", "control", "some")
@@ -190,6 +191,16 @@ def test_a_few_blocks_with_pauses_end_no_trial() -> None:
     few = rows[(rows["loop"] == BURST) | (rows["block"] < 2 * 20)]
     assert not decided(live(few, design()), {"some": 0.10}, 60.0)
     assert decided(live(rows, design()), {"some": 0.10}, 60.0)
+
+
+def test_a_trial_stops_on_width_if_both_loops_are_narrow() -> None:
+    now = live(recorded(np.random.default_rng(12), 400), design())
+    narrow = max(arm.half_width_pct for arm in now.arms)
+    wide = max(arm.waiting.half_width_pct for arm in now.arms if arm.waiting is not None)
+    assert narrow < wide
+    for width_pct, stops in (((narrow + wide) / 2, None), (1.01 * wide, "precision")):
+        request = Request(chosen=(), dsn="dbname=x", outside=True, precision=width_pct / 100)
+        assert reason_to_stop(request, now, 60.0) == stops
 
 
 def test_nothing_is_free_of_cost_that_is_not_so_with_pauses_too() -> None:

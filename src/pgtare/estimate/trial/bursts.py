@@ -141,7 +141,7 @@ def live_bursts(rows: npt.NDArray[Any], design: Design, *, limits: bool) -> Live
     waits = beside.live(limits=limits)
     if beside.units.n_clusters < design.least_blocks:
         # so few decide nothing in the result, and are not to end the trial either
-        waits = [replace(arm, least_pct=-math.inf) for arm in waits]
+        waits = [replace(arm, least_pct=-math.inf, half_width_pct=NAN) for arm in waits]
     return Live(
         blocks=found.units.n_clusters,
         arms=tuple(

@@ -66,8 +66,9 @@ def reason_to_stop(
     request: Request, now: Live, seconds: float
 ) -> Literal["precision", "decision"] | None:
     """Why a trial may stop before its time, None if it may not."""
+    waiting = [arm.waiting for arm in now.arms if arm.waiting is not None]
     narrow = request.precision is not None and width_reached(
-        (arm.half_width_pct for arm in now.arms),
+        (arm.half_width_pct for arm in (*now.arms, *waiting)),
         100 * request.precision,
         now.blocks,
         seconds,
