@@ -141,6 +141,7 @@ _READING = re.compile(
     |explain\ (?:\((?!\ {_QUERY})[^()]*\)\ |analy[sz]e\ |verbose\ )*{_QUERY}(?!.*\binto\b)
     |explain\ (?:\((?![^)]*\banaly)[\w\ ,.'-]*\)\ |verbose\ )?(?!analy|verbose|\()
     |set\ local\ (?!session\b|transaction)
+    |set\ (?:constraints\b|transaction\b(?!.*\bwrite\b))
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -153,6 +154,8 @@ _WRITING = re.compile(
 _EITHER = re.compile("begin|start|commit|end|rollback|abort|explain|set")
 #: Statements that change the session, which the driver does itself.
 _OF_SESSION = {"set", "reset", "discard", "deallocate", "prepare", "listen", "unlisten", "load"}
+#: Those that do so for a transaction only.
+_OF_TRANSACTION = re.compile(r"set (?:constraints|transaction)\b")
 _LOCAL = re.compile(r"set local ([\w$]+(?: \. [\w$]+)*)(?! &)")
 #: Settings that SET gives another name.
 _SPELT = {"time": "timezone", "schema": "search_path", "names": "client_encoding"}
@@ -171,7 +174,7 @@ def _check(statement: Statement, name: str, writes: bool, weighed: Collection[st
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     word = text.lstrip("( ").partition(" ")[0] or shown
     local = _LOCAL.match(text)
-    if word in _OF_SESSION and not local:
+    if word in _OF_SESSION and not local and not _OF_TRANSACTION.match(text):
         raise UsageError(
             f"{name}: {word.upper()} changes the session, which pgtare switches itself"
         )
