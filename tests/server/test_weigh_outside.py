@@ -585,6 +585,21 @@ def test_nothing_goes_on_after_the_command(managed: Cluster, how: signal.Signals
 
 
 @pytest.mark.slow
+def test_why_the_session_was_ended_is_said(managed: Cluster) -> None:
+    command = start_pgtare("weigh --arm {} --dsn {} -d 60", "x: work_mem=8MB", of_tenant(managed))
+    read_until(command, "warming up")
+    time.sleep(3)
+    with managed.connect("app", autocommit=True) as conn:
+        conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'pgtare' ORDER BY backend_start DESC LIMIT 1"
+        )
+    out, err = command.communicate(timeout=60)
+    assert command.returncode == 1, err
+    assert "terminating connection due to administrator command" in " ".join(out.split())
+
+
+@pytest.mark.slow
 def test_the_end_of_the_other_session_keeps_what_was_measured(
     managed: Cluster, tmp_path: Path
 ) -> None:

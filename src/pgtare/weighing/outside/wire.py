@@ -34,6 +34,8 @@ _STAMP_SQL = b"SELECT pg_catalog.clock_timestamp()"
 _SET_SQL = b"SELECT pg_catalog.set_config($1, $2, false)"
 _READ_SQL = b"SELECT pg_catalog.current_setting($1)"
 _BINARY, _TEXT = 1, 0
+#: SQLSTATEs with which the server says why it ends a session.
+_ENDED = "57P"
 #: Bytes of the protocol: of a row or a notice without its fields; of a column without its name; of
 #: an answer without its columns and rows (bound, described, complete, ready).
 _HEADER, _OF_COLUMN, _OF_ANSWER = 7, 19, 40
@@ -149,15 +151,21 @@ class Wire:
 
         A client that waits for the first answer is woken by each, and the server pays for that.
         """
+        found = Answers()
         try:
             deadline = time.monotonic() + self.patience_s
             while self._raw.flush():
                 self._wait(deadline, writing=True)
             if sleep_s > 0:
                 time.sleep(sleep_s)
-            return self._read(deadline)
+            self._read(deadline, found)
         except psycopg.Error as ex:
-            raise MeasurementError(f"the session was lost: {first_line(ex)}") from ex
+            ended = found.sqlstate.startswith(_ENDED)
+            why = found.error if ended else first_line(ex)
+            raise MeasurementError(f"the session was lost: {why}") from ex
+        if found.error and self._raw.status == pq.ConnStatus.BAD:
+            raise MeasurementError(f"the session was lost: {found.error}")
+        return found
 
     @property
     def pending(self) -> bool:
@@ -174,8 +182,7 @@ class Wire:
             texts = (notice.error_field(name) or b"" for name in pq.DiagnosticField)
             self._noticed += _HEADER + sum(2 + len(text) for text in texts)
 
-    def _read(self, deadline: float) -> Answers:
-        found = Answers()
+    def _read(self, deadline: float, found: Answers) -> None:
         self._noticed = 0
         while self._expected:
             kind = self._expected[0]
@@ -189,7 +196,6 @@ class Wire:
                 result = self._next(deadline)
             self._expected.popleft()
         found.size += self._noticed
-        return found
 
     def _take(self, kind: int, result: Any, found: Answers) -> None:
         """What a result says. Raises UsageError for a transaction that returns far too much."""
