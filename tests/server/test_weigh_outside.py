@@ -299,6 +299,14 @@ def test_what_our_sessions_set_for_themselves_is_not_what_arms_are_compared_with
         assert "x would change nothing" in sentence
 
 
+def test_a_host_that_vanishes_is_noticed_by_the_session_that_watches(managed: Cluster) -> None:
+    """Else TCP tries for a quarter of an hour."""
+    with control_session(managed.dsn("app")) as conn:
+        given = conn.info.get_parameters()
+    assert given["tcp_user_timeout"] == "15000"
+    assert (given["keepalives_idle"], given["keepalives_count"]) == ("15", "3")
+
+
 def test_transactions_that_only_read_by_default_are_no_standby(managed: Cluster) -> None:
     sentence = refused(
         "weigh --arm 'x: work_mem=8MB' --writes --sql {} --dsn {} -d 2",

@@ -75,8 +75,16 @@ _POOLED = (
 
 @contextlib.contextmanager
 def control_session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session that asks and watches. Raises UsageError if a pooler is in between."""
-    with signals.unwind_at_exit_signals(), contextlib.closing(own_session.connect(dsn)) as conn:
+    """A session that asks and watches, and notices a host that vanishes.
+
+    The driven session is waited for no longer than its work may take. Raises UsageError if a pooler
+    is in between.
+    """
+    vanished = {"tcp_user_timeout": str(own_session.VANISHED_MS), **own_session.KEEPALIVES}
+    with (
+        signals.unwind_at_exit_signals(),
+        contextlib.closing(own_session.connect(dsn, pooler.Connection, **vanished)) as conn,
+    ):
         if pooler.is_pooled(conn):
             raise UsageError(_POOLED)
         conn.execute("SET idle_session_timeout = 0")
