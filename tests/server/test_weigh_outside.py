@@ -17,6 +17,7 @@ import pytest
 from bench.truth.loads import certificate
 from bench.truth.standby import standby
 
+from pgtare.errors import UsageError
 from pgtare.postgres import module_setup
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -297,6 +298,17 @@ def test_what_our_sessions_set_for_themselves_is_not_what_arms_are_compared_with
     for name, value in own.items():
         sentence = refused("weigh --arm {} --dsn {} --at-most 50%", f"x: {name}='{value}'", dsn)
         assert "x would change nothing" in sentence
+
+
+def test_a_server_that_is_too_old_is_named(
+    managed: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", 140_011)
+    with (
+        pytest.raises(UsageError, match="PostgreSQL 14: from outside, 15 and later"),
+        control_session(managed.dsn("app")),
+    ):
+        pass
 
 
 def test_a_host_that_vanishes_is_noticed_by_the_session_that_watches(managed: Cluster) -> None:

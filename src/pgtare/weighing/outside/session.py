@@ -67,6 +67,8 @@ _SET_BY = {
 }
 _SOURCE = "SELECT source FROM pg_catalog.pg_settings WHERE lower(name) = %s"
 
+#: What is asked of settings is not known before.
+_FIRST_VERSION = 15
 _POOLED = (
     "the connection goes through a pooler, whose sessions of the server others use after us, with "
     "whatever settings a killed command left in them: connect to the server itself"
@@ -78,7 +80,7 @@ def control_session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """A session that asks and watches, and notices a host that vanishes.
 
     The driven session is waited for no longer than its work may take. Raises UsageError if a pooler
-    is in between.
+    is in between, or if the server is too old.
     """
     vanished = {"tcp_user_timeout": str(own_session.VANISHED_MS), **own_session.KEEPALIVES}
     with (
@@ -87,6 +89,11 @@ def control_session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     ):
         if pooler.is_pooled(conn):
             raise UsageError(_POOLED)
+        if conn.info.server_version < _FIRST_VERSION * 10_000:
+            raise UsageError(
+                f"the server is PostgreSQL {conn.info.server_version // 10_000}: from outside, "
+                f"{_FIRST_VERSION} and later are weighed"
+            )
         conn.execute("SET idle_session_timeout = 0")
         yield conn
 
