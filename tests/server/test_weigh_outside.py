@@ -24,7 +24,7 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.instruments import requirements
 from pgtare.weighing.outside import recording
 from pgtare.weighing.outside.servers import infos, look
-from pgtare.weighing.outside.session import control_session, driven_session
+from pgtare.weighing.outside.session import control_session, driven_session, end
 from pgtare.weighing.outside.settings_probe import own_values
 from pgtare.weighing.outside.transactions import Sql
 from pgtare.weighing.outside.wire import Wire
@@ -568,6 +568,19 @@ def test_a_database_owner_gets_no_rights_of_who_weighs(managed: Cluster) -> None
             conn.execute("ALTER DATABASE app RESET search_path")
         with managed.connect("app", autocommit=True) as conn:
             conn.execute("DROP SCHEMA trap CASCADE")
+
+
+def test_a_login_whose_sessions_take_another_role_may_end_its_own(managed: Cluster) -> None:
+    with managed.connect(autocommit=True) as conn:
+        conn.execute("CREATE ROLE owners")
+        conn.execute("CREATE ROLE vaulted LOGIN IN ROLE owners")
+        conn.execute("ALTER ROLE vaulted SET role = owners")
+    dsn = f"{managed.dsn('app')} user=vaulted"
+    with control_session(dsn) as control, driven_session(dsn, control, writes=False) as driven:
+        assert driven.execute("SELECT current_user").fetchone() == ("owners",)
+        end(control, driven)
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            driven.execute("SELECT pg_sleep(5)")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

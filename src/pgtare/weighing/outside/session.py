@@ -67,7 +67,7 @@ _SET_BY = {
 }
 _SOURCE = "SELECT source FROM pg_catalog.pg_settings WHERE lower(name) = %s"
 
-#: What is asked of settings is not known before.
+#: Older ones do not say which settings the planner obeys.
 _FIRST_VERSION = 15
 _POOLED = (
     "the connection goes through a pooler, whose sessions of the server others use after us, with "
@@ -163,8 +163,12 @@ def require_follows(conn: psycopg.Connection[Any], switch: str, name: str) -> No
 def end(control: psycopg.Connection[Any], driven: psycopg.Connection[Any]) -> None:
     """End the driven session's process in the middle of its work.
 
-    To close the connection would not do: what is in the server's buffer would be carried out.
+    To close the connection would not do: what is in the server's buffer would be carried out. The
+    right to end it is the login's own, whatever role ALTER ROLE ... SET role gives its sessions.
     """
-    with contextlib.suppress(psycopg.Error):
-        query = "SELECT pg_catalog.pg_terminate_backend(%s)"
-        pooler.rows(control, query, driven.info.backend_pid)
+    query = "SELECT pg_catalog.pg_terminate_backend(%s)"
+    with (
+        contextlib.suppress(psycopg.Error),
+        pooler.transaction(control, pooler.CLOSED_PATH, "role = 'none'"),
+    ):
+        control.execute(query, (driven.info.backend_pid,))
