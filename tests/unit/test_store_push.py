@@ -381,9 +381,13 @@ def test_the_pace_of_retries() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(("lost", "meanwhile"), [(8, 0), (4, 6), (8, 20), (100, 120)])
+@pytest.mark.parametrize(
+    ("lost", "meanwhile", "then"),
+    [(8, 0, 500), (4, 6, 500), (8, 20, 9_000), (100, 120, 500)],
+    ids=["none", "few", "on the next day", "many"],
+)
 def test_a_spool_restored_with_its_memory_is_noticed(
-    tmp_path: Path, store: StoreConnection, make: Make, lost: int, meanwhile: int
+    tmp_path: Path, store: StoreConnection, make: Make, lost: int, meanwhile: int, then: int
 ) -> None:
     """Whatever it commits before the store answers again; the numbers are those of other rows."""
     root, copy = tmp_path / "spool", tmp_path / "copy"
@@ -394,11 +398,11 @@ def test_a_spool_restored_with_its_memory_is_noticed(
     send_all(make(root))
     shutil.rmtree(root)
     shutil.copytree(copy, root)
-    filled(root, 501, 500 + meanwhile)
+    filled(root, then + 1, then + meanwhile)
     pusher = make(root)
     with pytest.raises(StoreError, match="went back to commit 4"):
         pusher.step()
-    filled(root, 801, 800 + COMMITS)
+    filled(root, then + 301, then + 300 + COMMITS)
     with pytest.raises(StoreError, match="went back to commit 4"):
         make(root).step()
     for one in partial(store, root):

@@ -12,7 +12,7 @@ else it is a spool that was restored.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,10 +171,12 @@ class SpoolPusher:
                     for unit in (self._units(content, table, after, to) if there else ())
                     for seq, rows in unit.expected().items()
                 }
-                for place, rows in there.items():
-                    ours = here.get(place, rows)
-                    if not (rows.within(ours) or ours.within(rows)):
-                        others.append(place[1])
+                for (day, seq), rows in there.items():
+                    ours = here.get((day, seq), rows)
+                    if not (rows.within(ours) or ours.within(rows)) or _other_days(
+                        _days(here, seq), _days(there, seq)
+                    ):
+                        others.append(seq)
             if not others:
                 return back
             back = to = min(others) - 1
@@ -330,6 +332,18 @@ class SpoolPusher:
                 return
         for day, rows in found:
             yield PushUnit(content.uuid, table, day, rows)
+
+
+def _days(places: Iterable[tuple[str, int]], seq: int) -> set[str]:
+    return {day for day, of in places if of == seq}
+
+
+def _other_days(here: set[str], there: set[str]) -> bool:
+    """Whether the rows of a commit are of other days altogether: then they are other rows.
+
+    Some of a day may be missing: a spool drops its oldest ones.
+    """
+    return bool(here) and not here & there
 
 
 def _another_agent() -> StoreError:
