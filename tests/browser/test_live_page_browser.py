@@ -151,6 +151,7 @@ def test_a_remedy_is_copied_by_keyboard(reader: Callable[..., Reader], clipboard
     assert opened.complaints == []
 
 
+@pytest.mark.slow
 def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Path) -> None:
     opened = reader()
     page = opened.page
@@ -183,6 +184,7 @@ def test_new_rows_show_up_by_themselves(reader: Callable[..., Reader], spool: Pa
     assert opened.complaints == []
 
 
+@pytest.mark.slow
 def test_a_renewal_takes_nothing_out_of_hand(reader: Callable[..., Reader], spool: Path) -> None:
     opened = reader()
     page = opened.page

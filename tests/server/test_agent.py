@@ -190,6 +190,11 @@ def test_what_others_capture_is_what_counts(watched: Cluster, capture: str) -> N
         return found == {capture}
 
     with session(watched) as admin:
+        # one that is idle would keep the value that it has
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
         admin.execute(f"ALTER SYSTEM SET wait_event_timing.capture = {capture}".encode())
         try:
             admin.execute("SELECT pg_reload_conf()")
@@ -363,6 +368,7 @@ def test_the_time_of_checks_and_of_findings_is_that_of_looks(watched: Cluster) -
         assert opened.seconds["findings"] > checked
 
 
+@pytest.mark.slow
 def test_texts_are_cut_and_no_more_are_read_than_an_answer_may_have(watched: Cluster) -> None:
     """A cut text has the hash of the whole one."""
     with watched.connect() as connection, ServerSession(role_dsn(watched)) as opened:

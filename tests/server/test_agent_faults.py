@@ -338,6 +338,7 @@ def test_a_standby_is_watched_and_promoted_in_the_primarys_place(binaries: Binar
             assert kinds(batches) == []
 
 
+@pytest.mark.slow
 def test_a_name_that_comes_first_takes_a_server_over_from_a_later_one(
     watched: Cluster, open_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

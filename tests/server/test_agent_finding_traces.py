@@ -98,6 +98,7 @@ def test_without_the_right_a_finding_says_how_to_grant_it(
     assert not list(directory.glob("kept-*"))
 
 
+@pytest.mark.slow
 def test_the_traces_of_a_finding_are_kept_and_named(
     recording: tuple[Cluster, Path],
     started: Callable[..., subprocess.Popen[str]],

@@ -153,6 +153,7 @@ def test_a_query_that_the_server_gave_up_is_not_sent_again_for_a_while(
 
 
 @pytest.mark.usefixtures("slow_queries")
+@pytest.mark.slow
 def test_slow_queries_for_findings_do_not_hold_up_other_looks(waits18: Cluster) -> None:
     def look_s() -> float:
         figures = rows_of(watching.batches, "agent")

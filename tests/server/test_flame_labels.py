@@ -114,6 +114,7 @@ def test_traces_never_fill_the_disk(
         assert not list(volume.iterdir())
 
 
+@pytest.mark.slow
 def test_sigterm_while_sessions_begin_their_traces(
     timed: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

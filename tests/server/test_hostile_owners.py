@@ -161,7 +161,7 @@ def test_the_traps_catch(owned: Cluster) -> None:
         "weigh pg_stat_statements track_io_timing --duration 2 --dsn {}",
         "weigh pg_stat_statements --outside --duration 2 --dsn {}",
         "weigh --arm \"x: search_path='trap, pg_catalog'\" --outside --duration 2 --dsn {}",
-        "weigh --reload 'x: work_mem = 5MB' --dry-run --dsn {}",
+        "weigh --reload 'x: track_io_timing = on' --dry-run --dsn {}",
         "instruments --dsn {}",
         "status --dsn {}",
         "stop --dsn {}",

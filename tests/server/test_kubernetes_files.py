@@ -125,6 +125,7 @@ def service_file() -> dict[str, dict[str, str]]:
 
 @pytest.mark.server
 @pytest.mark.usefixtures("as_root")
+@pytest.mark.slow
 def test_the_agent_runs_as_in_the_pod(
     wheel: Binaries, open_directory: Path, agent: dict[str, Any], pod: Any
 ) -> None:

@@ -260,6 +260,7 @@ def test_second_copy_of_the_library_lets_sessions_in(
 
 
 @SESSIONS_LOAD_MODULES
+@pytest.mark.slow
 def test_two_versions_in_one_server_keep_apart(bare18: Cluster, other_source: Path) -> None:
     """As after an upgrade, with sessions that hold the old library."""
     other = build_cached(bare18.binaries, "pgtare", other_source)

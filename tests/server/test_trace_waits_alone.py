@@ -273,6 +273,7 @@ def test_the_last_of_two_recordings_gives_a_session_back(
 
 @on_one_server
 @pytest.mark.parametrize("options", [[], pytest.param(["--json"], marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_full_disk_ends_the_recording_with_1(
     timed: Cluster, as_root: None, observer: Connection, options: list[str]
 ) -> None:

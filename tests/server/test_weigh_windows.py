@@ -136,6 +136,7 @@ def restore_files(place: Path) -> list[Path]:
     return sorted((place / "own" / "restore").glob("*"))
 
 
+@pytest.mark.slow
 def test_a_setting_and_a_watcher_are_weighed(server: Cluster, tmp_path: Path) -> None:
     """A setting that makes each transaction 2 ms slower, and a watcher whose sessions work.
 
@@ -189,6 +190,7 @@ def taken_by(cluster: Cluster, switch: Switch, place: Path, **options: Any) -> d
 @pytest.mark.parametrize(
     ("gone_s", "turns"), [(30, 30_000_000), pytest.param(0.1, 120_000_000, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_a_query_that_outlives_its_watcher_is_no_cost_of_the_base(
     server: Cluster, tmp_path: Path, gone_s: float, turns: int
 ) -> None:
@@ -208,6 +210,7 @@ def test_a_query_that_outlives_its_watcher_is_no_cost_of_the_base(
         assert "went on in windows without it: let it end them on SIGTERM" in found["said"]
 
 
+@pytest.mark.slow
 def test_a_watcher_that_ends_a_while_after_off_is_not_the_application(
     server: Cluster, tmp_path: Path
 ) -> None:

@@ -198,6 +198,7 @@ def test_a_value_that_goes_on_being_shown_delays_nothing(
         assert "x is on again" in " ".join(err.split())
 
 
+@pytest.mark.slow
 def test_a_command_that_hangs_delays_little(
     server: Cluster, places: list[Path], tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_command_that_hangs_delays_little(
 
 
 @pytest.mark.parametrize("victims", [pytest.param("guardian", marks=pytest.mark.slow), "both"])
+@pytest.mark.slow
 def test_a_command_that_goes_on_is_waited_for(
     server: Cluster, places: list[Path], tmp_path: Path, victims: str
 ) -> None:

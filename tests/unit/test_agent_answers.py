@@ -139,6 +139,7 @@ def damage(draw: st.DrawFn, row: list[Any], how: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
+@pytest.mark.slow
 def test_the_next_good_tick_counts(data: st.DataObject) -> None:
     watched = Watched()
     with pytest.MonkeyPatch.context() as patch:

@@ -76,6 +76,7 @@ def test_stalls_that_the_end_cuts_short_are_not_lost() -> None:
     assert found / truth == pytest.approx(1, abs=0.12)  # what has an answer alone gives .7
 
 
+@pytest.mark.slow
 def test_error_rates_of_a_short_trial() -> None:
     """Of 100 trials each; a right program fails once in 10,000 times."""
     wrong = counting.wrong(_clean, 100, 1)

@@ -85,6 +85,7 @@ def test_the_cost_of_a_transaction_is_told_from_that_of_a_stamp() -> None:
     assert only_script.basis is Basis.BURSTS
 
 
+@pytest.mark.slow
 def test_intervals_cover_as_often_as_they_say() -> None:
     """80 trials of 100 blocks; a right program fails once in 10,000 times."""
     covered = {BURST: 0, PACED: 0}

@@ -69,6 +69,7 @@ def test_two_years_ahead_for_three_ticks(tmp_path: Path, restart: bool) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_hours_ahead_for_twenty_minutes(tmp_path: Path, restart: bool) -> None:
     """Long enough to be believed: then it is set right, and three hours later that time comes."""
     spool = Spool.open(tmp_path, UNLIMITED)

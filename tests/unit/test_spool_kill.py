@@ -199,7 +199,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 #: Of a scene with hundreds of steps, which repeat, one in this number is tried, and the last all.
 STRIDES = {
     "begin": 3,
-    "commit": 7,
+    "commit": 14,
     "minute": 40,
     "hour": 11,
     "late": 11,

@@ -87,6 +87,7 @@ def test_sessions_go_first_and_waits_last(tmp_path: Path) -> None:
     assert all(detail.endswith("(for room)") for detail in details)
 
 
+@pytest.mark.slow
 def test_room_is_made_for_many_commits_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,6 +351,7 @@ def test_a_kind_that_takes_more_or_has_more_sessions_is_named(more: float) -> No
         assert "more while it was on)" in text
 
 
+@pytest.mark.slow
 def test_a_kind_of_the_application_is_seldom_named_by_chance() -> None:
     """Of ten kinds that vary; 5 % of trials at most, and half of that as they must take more."""
     rng, named = np.random.default_rng(4), 0

@@ -28,6 +28,7 @@ def busy() -> Calibration:
     return recorded(0.002, 800)
 
 
+@pytest.mark.slow
 def test_intervals_that_are_wide_on_a_busy_machine_are_sound() -> None:
     found = busy()
     assert found.false_positives.rate < 0.03

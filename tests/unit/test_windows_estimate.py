@@ -58,6 +58,7 @@ def some(rows: npt.NDArray[Any], grouping: Grouping = "windows") -> ArmEstimate:
 
 
 @pytest.mark.parametrize("pareto", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
 def test_intervals_of_windows_hold(pareto: bool) -> None:
     """100 trials of nine blocks: the interval has the truth, and nothing is called a cost."""
     covered = wrong = 0
