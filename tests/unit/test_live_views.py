@@ -563,6 +563,10 @@ def test_a_slow_query_is_stopped_and_the_next_one_answered(spool: Path) -> None:
             worker._process.kill()
             await worker._process.wait()
             assert (await worker.state())["seq"] > 0
+            await worker.close()
+            worker._command = ["/no/such/program"]
+            with pytest.raises(MeasurementError, match="the query worker ended"):
+                await worker.state()
         finally:
             await worker.close()
 

@@ -71,8 +71,8 @@ class WorkerProcess:
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """One answer. Raises MeasurementError."""
         async with self._lock:
-            process = await self._running()
             try:
+                process = await self._running()
                 found = await asyncio.wait_for(self._exchange(process, request), self._limit_s)
             except TimeoutError:
                 await self._kill()
