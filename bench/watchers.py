@@ -101,6 +101,7 @@ def main(args: argparse.Namespace) -> int:
                 duration_s=60 * args.minutes,
                 window_s=3.0 * PERIOD_S,
                 switches=tuple(switches),
+                allow=frozenset(switch.setting for switch in switches),
             )
             done = weigh(request, ["python", "-m", "bench", "watchers"], Console(stderr=True))
         render(done.result, Console(width=100), details=True)
