@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import struct
 import zlib
 from pathlib import Path
@@ -243,6 +245,36 @@ def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
     assert "ended early" in found.notes()[0]
     with pytest.raises(UsageError, match="reserve"):
         Writer(tmp_path / "u.pgtrace", b"{}", Limits(reserve=1 << 62))
+
+
+def test_what_follows_a_torn_block_lies_where_that_began(tmp_path: Path) -> None:
+    """As on a full disk, which takes the beginning of a block and then no more."""
+    path = tmp_path / "t.pgtrace"
+    writer = Writer(path, b"{}", NO_RESERVE)
+    define_events(writer)
+    writer.define(Table.RINGS, ring(1, 7, "waits"))
+    sound = writer.written
+    stream = {
+        "ring": np.array([1]),
+        "position": np.array([0]),
+        "data": [os.urandom(100_000)],
+    }
+    writer.add(Table.STREAM, stream)
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (sound + 5000, most[1]))
+    try:
+        with pytest.raises(LimitReached, match="is full"):
+            writer.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert path.stat().st_size == writer.written == sound
+    writer.add(Table.WAITS, waits(1, [(0, 0, 1000)]))
+    writer.close(b"{}")
+    assert path.stat().st_size == writer.written
+    found = load(path)
+    assert not found.damages
+    assert len(found.waits[1].start) == 1
+    assert found.end == {}
 
 
 def test_notes_of_an_end_tell_what_is_missing(tmp_path: Path) -> None:

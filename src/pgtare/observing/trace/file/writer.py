@@ -69,7 +69,8 @@ class Writer:
         """Begin the file: it gets its name when it can be read."""
         staging = self.target.with_name(f".{self.target.name}.partial")
         try:
-            self._file = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+            self._file = os.open(staging, flags, 0o600)
         except OSError as ex:
             raise disk_limits.full(self.target.parent, ex) or UsageError(
                 f"{self.target} cannot be written: {ex.strerror}"
@@ -155,7 +156,10 @@ class Writer:
         self._number += 1
 
     def _put(self, data: bytes) -> None:
-        """Append in one go; a torn end is cut off again, and recognised if that fails, too."""
+        """Append in one go; a torn end is cut off again, and recognised if that fails, too.
+
+        The file is opened for appending: else what comes next would lie behind a hole.
+        """
         if self._file is None:
             return
         try:
