@@ -135,10 +135,12 @@ class Arming:
         return [*sentences, *alike("session", self._said)]
 
     def _answer_for(self, pid: int, started: datetime) -> None:
-        if pid not in self.armed:
-            self.guard.armed(pid, started.isoformat())
-            self.armed[pid] = started
+        if self.armed.get(pid) == started:
+            return
+        self.guard.armed(pid, started.isoformat())
+        if pid not in self.armed:  # else of a session that has ended: its number came again
             recorder_locks.own(self.server, pid)
+        self.armed[pid] = started
 
     def disarm(self) -> None:
         """Give every session back to its settings. Those that have ended are no trouble."""

@@ -1,0 +1,67 @@
+"""Which sessions a recorder has traced, and that it gives each of them back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pgtare.observing.trace.capture.arming import Arming
+from pgtare.observing.trace.capture.recorder_guard import Guard
+from pgtare.observing.trace.capture.ring_selection import Choice
+from pgtare.observing.trace.capture.server import Server
+from pgtare.observing.trace.capture.target import Target
+from tests.unit.made_traces import BEGAN_NS
+
+BEGAN = datetime.fromtimestamp(BEGAN_NS / 1e9, UTC)
+
+
+class _Sessions:
+    """A server whose client sessions are the given ones: process and begin of each."""
+
+    has_calls, pooled = True, False
+    conn = SimpleNamespace(info=SimpleNamespace(backend_pid=1))
+
+    def __init__(self) -> None:
+        self.live: list[tuple[int, datetime]] = []
+        self.traced: list[int] = []
+        self.given_back: list[tuple[int, datetime]] = []
+
+    def trace(self, pid: int, level: int) -> None:
+        self.traced.append(pid)
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        if "{setter}" in query:
+            self.given_back += zip(*values, strict=True)
+        if "sql_trace_sessions" not in query:
+            return []
+        names = ("app", "shop", "web")
+        return [(pid, began, *names, 0, None, None, None) for pid, began in self.live]
+
+
+class _Guard:
+    """What a guard would give back if the recorder died."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, str] = {}
+
+    def armed(self, pid: int, started: str) -> None:
+        self.sessions[pid] = started
+
+    def dismiss(self) -> None:
+        self.sessions.clear()
+
+
+def test_a_session_with_the_number_of_one_that_has_ended_is_given_back() -> None:
+    server, guard = _Sessions(), _Guard()
+    target = Target()
+    arming = Arming(cast(Server, server), target, cast(Guard, guard), Choice(target, BEGAN))
+    later = BEGAN + timedelta(seconds=5)
+    for began in (BEGAN, later):
+        server.live = [(4711, began)]
+        arming.arm_new()
+    assert server.traced == [4711, 4711]
+    assert guard.sessions == {4711: later.isoformat()}
+    arming.disarm()
+    assert server.given_back == [(4711, later)]
+    assert not guard.sessions
