@@ -15,7 +15,12 @@ import psycopg
 import pytest
 
 from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.capture.record import TraceRecorder
+from pgtare.observing.trace.capture.server import open_server
+from pgtare.observing.trace.capture.target import Target
+from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.tables import Table
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process, start_pgtare, words
@@ -112,6 +117,34 @@ def test_a_restart_of_the_server_in_mid_trace(binaries: Binaries, tmp_path: Path
         with session(cluster) as onlooker, session(cluster) as app:
             app.execute("SELECT 1")
             assert one(onlooker, TRACED) == 0
+
+
+@slowly_on_15
+def test_a_last_look_that_fails_is_in_the_file(
+    tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
+) -> None:
+    """The recorder is asked to stop, and its session on the server has just ended."""
+    rec = tmp_path / "rec"
+    pid = app.info.backend_pid
+    with open_server(tracer.dsn()) as server:
+        target = Target(pids=frozenset({pid}))
+        recorder = TraceRecorder(server, tracer.dsn(), rec, target, Limits(reserve=0))
+        own = server.conn.info.backend_pid
+
+        def stop() -> bool:
+            app.execute("SELECT 1")
+            if not recorder.writer.taken[Table.STREAM]:
+                return False
+            onlooker.execute("SELECT pg_terminate_backend(%s, 5000)", (own,))
+            return True
+
+        done = recorder.run(60, lambda now: None, stop)
+    found = load(rec)
+    assert found.end is not None
+    (note,) = [note for note in found.notes() if "did last may be missing" in note]
+    assert note in done.notes
+    app.execute("SELECT 1")
+    assert level_of(onlooker, pid) == 0
 
 
 @slowly_on_15

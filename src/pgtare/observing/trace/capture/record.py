@@ -191,8 +191,8 @@ class TraceRecorder:
                 self._sample_processor()
             except LimitReached as ex:
                 stopped, why = ex.limit, str(ex)
-            except MeasurementError as ex:
-                notes.append(str(ex))
+            except MeasurementError as ex:  # the file has to say it as well
+                self.notes.append(f"{ex}; what sessions did last may be missing")
             seconds = time.monotonic() - start
             stopped, why = self._end(stopped, why)
             nobody = not (self.drain.sessions or self.drain.unread.sessions)
