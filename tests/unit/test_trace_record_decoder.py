@@ -128,6 +128,20 @@ def test_request_in_one_record_that_is_cut(size: int) -> None:
     record_decoder.plans_of_fused(b.data)
 
 
+@pytest.mark.parametrize("still_open", [False, True])
+def test_request_in_one_record_with_an_impossible_number(still_open: bool) -> None:
+    """Numbers that are counted from it have room as well."""
+    b = session_stream()
+    b.fused(1000, 1030, 2**63 - 1, still_open=still_open)
+    found = record_decoder.decode([(0, b.data)])
+    first = int(found.calls["call"].min())
+    assert found.calls["call"].tolist() == [first + 1, first, first + 2]
+    assert first < 2**62
+    if still_open:
+        assert found.open is not None
+        assert found.open.call == first + 3
+
+
 def test_values_of_any_kind_and_number() -> None:
     """1,000 parameters, null, binary, of an invalid encoding, redacted and omitted."""
     entries, kept = b"", []

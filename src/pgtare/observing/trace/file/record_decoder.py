@@ -44,7 +44,8 @@ _HEADER = 32
 _VERSION = 2
 #: Bytes of a record CALL before its counters.
 _CALL = 112
-#: No time in a stream is larger, in ns (36 years): sums of some of them have room in 64 bits.
+#: No time in a stream is larger, in ns (36 years), and no number of a call: sums of some of them
+#: have room in 64 bits.
 _LONGEST = 1 << 60
 _MAX_COUNT = 1 << 20
 #: Bytes of a record FUSED before its items, and of an item before its fields.
@@ -113,7 +114,7 @@ class _Decoder:
         sizes = (words[at] & np.uint64(0xFFFFFFFF)).astype(np.int64)
         self.into.records += len(offsets)
         times = _sane(words[at + 2].astype(np.int64))
-        numbers, of_call = words[at + 1].astype(np.int64), words[at + 3].astype(np.int64)
+        numbers, of_call = words[at + 1].astype(np.int64), _sane(words[at + 3].astype(np.int64))
         made = numbers != 0  # by the session, not by the reading function
         if made.any():
             self._open = None  # what came after it tells of that request
@@ -182,7 +183,7 @@ class _Decoder:
             return calls
         head, body = words[at], words[at + 4]
         calls["depth"] = (head >> np.uint64(48)).astype(np.int64)
-        calls["call"] = words[at + 3].astype(np.int64)
+        calls["call"] = _sane(words[at + 3].astype(np.int64))
         calls["end"] = _sane(words[at + 2].astype(np.int64))
         calls["kind"] = (body & np.uint64(0xFFFF)).astype(np.int64)
         calls["flags"] = ((body >> np.uint64(16)) & np.uint64(0xFFFF)).astype(np.int64)
@@ -379,8 +380,8 @@ _HANDLERS: dict[int, Callable[[_Decoder, bytes, int, int], None]] = {
 }
 
 
-def _sane(times: Integers) -> Integers:
-    return np.clip(times, -_LONGEST, _LONGEST)
+def _sane(values: Integers) -> Integers:
+    return np.clip(values, -_LONGEST, _LONGEST)
 
 
 def _sane_ns(time: int) -> int:
