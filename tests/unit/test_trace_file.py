@@ -15,14 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pgtare.errors import UsageError
-from pgtare.observing.trace.file import blocks, columns
+from pgtare.observing.trace.file import blocks, columns, reader
 from pgtare.observing.trace.file.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.tables import NO_RING, Table
 from pgtare.observing.trace.file.writer import Writer
 from tests.sample_trace import ROWS, two_requests
-from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, ring, waits, write
+from tests.unit.fuzz_trace import read_all
+from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, moment, ring, waits, write
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -295,6 +296,24 @@ def test_notes_of_an_end_tell_what_is_missing(tmp_path: Path) -> None:
         sentences = load(path).notes()
         assert len(sentences) == len(notes)
         assert all(a.startswith(b) for a, b in zip(sentences, notes, strict=True))
+
+
+def test_numbers_in_documents_have_bounds(tmp_path: Path) -> None:
+    """What a document says goes into arrays: the year 9999 has no room there."""
+    late, early = "9999-12-31T23:59:59-14:00", "0001-01-02T00:00:00+00:00"
+    assert [reader.moment(when) for when in (late, early)] == [reader.LATEST, -reader.LATEST]
+    doing = {"state": "active", "running": True, "since": moment(1)}
+    for number, at in enumerate((late, early)):
+        kept = {"cause": "transaction", "detail": "", "at": at, "doing": doing}
+        path = tmp_path / f"{number}.pgtrace"
+        read_all(write(path, two_requests().data, ROWS, until=at, kept=kept), draw=True)
+    writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
+    define_events(writer)
+    writer.define(Table.RINGS, ring(1, 7, "waits", leader_pid=10**30))
+    writer.add(Table.WAITS, waits(1, [(0, 0, 1000)]))
+    writer.close(json.dumps({"until": late, "behind": {"1": 10}}).encode())
+    assert load(tmp_path / "t.pgtrace").rings[1].leader_pid is None
+    read_all(tmp_path / "t.pgtrace")
 
 
 def test_losses_of_sessions_that_nobody_saw(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def moment(stated: object) -> int:
     """A moment that a document states, in ns since 1970; 0: it states none."""
     try:
         when = datetime.fromisoformat(str(stated))
-        return round(when.timestamp() * 1e9)
+        return max(min(round(when.timestamp() * 1e9), LATEST), -LATEST)
     except (ValueError, OverflowError):
         return 0
 
@@ -340,7 +340,7 @@ def _read_rings(trace: Trace, block: Block) -> None:
             pid,
             max(min(started, LATEST), -LATEST),
             str(described.get("kind", "waits")),
-            leader_pid=leader if isinstance(leader, int) else None,
+            leader_pid=leader if isinstance(leader, int) and 0 < leader < 1 << 31 else None,
             **text,
         )
 
