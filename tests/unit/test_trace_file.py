@@ -120,6 +120,17 @@ def test_sorted_columns_are_small_and_outliers_stand_apart() -> None:
     assert len(packed) < n
 
 
+def test_columns_of_a_block_are_bounded_together() -> None:
+    """A column of one value takes a few bytes of a file, and 8 MiB of memory."""
+    zeros = np.zeros(columns.MAX_ROWS, np.int64)
+    packed = columns.encode(dict.fromkeys("abcdefgh", zeros))
+    assert len(columns.decode(packed, columns.MAX_ROWS)) == 8
+    many = packed * (columns.MAX_BYTES // (8 * zeros.nbytes) + 1)
+    assert len(many) < 1000
+    with pytest.raises(columns.Damaged, match="too large together"):
+        columns.decode(many, columns.MAX_ROWS)
+
+
 def test_waits_come_back_in_order_of_ring_and_time(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
     define_events(writer)

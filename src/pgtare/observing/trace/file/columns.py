@@ -75,7 +75,11 @@ def decode(payload: bytes | memoryview, rows: int) -> dict[str, Column]:
     source = _Source(memoryview(payload))
     columns: dict[str, Column] = {}
     pairs: dict[str, Integers] = {}
+    room = MAX_BYTES
     while source.left():
+        room -= 8 * rows  # a column of one value takes some bytes of a file
+        if room < 0:
+            raise Damaged("columns that are too large together")
         length, kind = source.unpack(_HEAD)
         try:
             name = str(source.take(length), "ascii")
