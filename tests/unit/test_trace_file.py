@@ -19,7 +19,7 @@ from pgtare.observing.trace.file import blocks, columns, reader
 from pgtare.observing.trace.file.blocks import BLOCK_HEADER, BLOCK_MAGIC, FILE_HEADER
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.reader import load
-from pgtare.observing.trace.file.tables import NO_RING, Table
+from pgtare.observing.trace.file.tables import COLUMNS, NO_RING, Table
 from pgtare.observing.trace.file.writer import Writer
 from tests.sample_trace import ROWS, two_requests
 from tests.unit.fuzz_trace import read_all
@@ -129,6 +129,20 @@ def test_columns_of_a_block_are_bounded_together() -> None:
     assert len(many) < 1000
     with pytest.raises(columns.Damaged, match="too large together"):
         columns.decode(many, columns.MAX_ROWS)
+
+
+def test_a_file_that_would_fill_memory_is_refused(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal rows take some hundred bytes, however many they are."""
+    monkeypatch.setattr(reader, "_DECODED", 1 << 20)
+    assert load(whole).streams
+    equal = dict.fromkeys(COLUMNS[Table.WAITS], np.ones(20_000, np.int64))
+    more = b"".join(blocks.block(Table.WAITS, 20_000, 100 + n, equal) for n in range(20))
+    path = whole.with_name("made.pgtrace")
+    path.write_bytes(whole.read_bytes() + more)
+    with pytest.raises(UsageError, match="over 256 times its size in memory"):
+        load(path)
 
 
 def test_waits_come_back_in_order_of_ring_and_time(tmp_path: Path) -> None:

@@ -38,12 +38,19 @@ _EFFORT = 4
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a table; number: counted from 0."""
+    """Some rows of a table; number: counted from 0, stored: its bytes in the file."""
 
     table: int
     rows: int
     number: int
     columns: dict[str, Column]
+    stored: int
+
+    @property
+    def decoded(self) -> int:
+        """The bytes that it is decoded to."""
+        texts = (column for column in self.columns.values() if isinstance(column, list))
+        return 8 * self.rows * len(self.columns) + sum(len(value) for c in texts for value in c)
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,7 @@ def _block_at(file: BinaryIO, at: int, size: int) -> tuple[int, Block] | _Bad:
     if zlib.crc32(payload) != payload_sum:
         return _Bad("a block whose checksum is wrong", length)
     try:
-        return length, Block(table, rows, number, decode(payload, rows))
+        return length, Block(table, rows, number, decode(payload, rows), length)
     except Damaged as ex:
         return _Bad(f"a block with {ex}", length)
 

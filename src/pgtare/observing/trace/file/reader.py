@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.errors import UsageError
 from pgtare.kit.notes import amounts
 from pgtare.kit.numbers import counted
 from pgtare.observing.trace.file import blocks
@@ -28,6 +29,8 @@ LATEST = 1 << 61
 _STEP = 1000
 #: How a recording ends that is complete.
 _ENDS = ("time", "interrupt", "grab", "kept", None)
+#: Bytes that a file may be decoded to: so many times its own, and these. Of waits it is 15 times.
+_EXPANDED, _DECODED = 256, 1 << 30
 #: Events beyond this number are not believed; a server has some hundreds.
 MAX_EVENTS = 1 << 14
 
@@ -211,11 +214,19 @@ def _wrong(block: Block) -> str | None:
 def load(path: Path) -> Trace:
     """All of a trace. Raises UsageError if there is none that can be read."""
     trace = Trace(path)
+    room = _DECODED
     columns: dict[Table, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for found in scan(path):
         if isinstance(found, Damage):
             trace.damages.append(found)
-        elif found.table in _READ:
+            continue
+        room += _EXPANDED * found.stored - found.decoded
+        if room < 0:
+            raise UsageError(
+                f"{path} would take over {_EXPANDED} times its size in memory, which no recording "
+                "does: it was made to, and is not read"
+            )
+        if found.table in _READ:
             _READ[Table(found.table)](trace, found)
         elif found.table in (Table.WAITS, Table.MARKS, Table.PROCESSOR):
             table = Table(found.table)
