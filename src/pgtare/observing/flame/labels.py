@@ -18,6 +18,7 @@ from pgtare.kit.numbers import volume
 from pgtare.observing.flame import frames
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.recording import FlameRecording, Numbers
+from pgtare.observing.trace.analysis.ledger import ends_of_work
 from pgtare.observing.trace.analysis.timeline import processes
 from pgtare.observing.trace.capture.record import TraceRecorder
 from pgtare.observing.trace.capture.server import Need, open_server
@@ -195,13 +196,15 @@ def _fill(found: FrameLabels, trace: Trace, calls: Trace | None = None) -> None:
             statements.append((pid, begin, min(end, _FOREVER), label))
     for process in processes(calls) if calls is not None else []:
         texts = process.stream.texts
-        ran_alone = (process.calls["kind"] == CallKind.EXECUTE) & (process.calls["depth"] == 0)
-        for call in process.calls[ran_alone]:
+        own = process.calls[process.calls["depth"] == 0]
+        ran = own[np.isin(own["kind"], [CallKind.EXECUTE, CallKind.FETCH])]
+        # while a portal is open and not fetched from, others may run
+        for call, end in zip(ran, ends_of_work(ran).tolist(), strict=True):
             text = texts.get(int(call["text"]))
             query_id = int(call["query_id"])
             said = one_line(text.text if text else None, query_id)
             label = name(frames.STATEMENT + said)
-            statements.append((process.ring.pid, int(call["start"]), int(call["end"]), label))
+            statements.append((process.ring.pid, int(call["start"]), end, label))
     found.names = list(index)
     # a statement's frame is outside its waits', so it is put in last
     found.spans = [np.concatenate(waits), np.array(statements, np.int64).reshape(-1, 4)]
