@@ -75,7 +75,7 @@ def moment(ledger: Ledger) -> IncidentMoment | None:
         return None
     try:
         pid = int(kept["pid"])
-    except (KeyError, TypeError, ValueError):  # a damaged file
+    except (KeyError, TypeError, ValueError, OverflowError):  # a damaged file
         return None
     for i, process in enumerate(ledger.processes):
         if process.leader_pid is None and process.ring.pid == pid and len(process.calls):

@@ -93,6 +93,9 @@ def _of_file(path: Path, recording: Mapping[str, Any]) -> KeptTrace | None:
     if not isinstance(told, Mapping):
         return None
     try:
+        at = datetime.fromisoformat(str(told["at"]))
+        if at.tzinfo is None:
+            return None  # it cannot be told which of two is earlier
         return KeptTrace(
             id=int(told["id"]),
             pid=int(told["pid"]),
@@ -102,12 +105,12 @@ def _of_file(path: Path, recording: Mapping[str, Any]) -> KeptTrace | None:
             cause=str(told["cause"]),
             detail=str(told["detail"]),
             query_id=int(told["query_id"]) or None,
-            at=datetime.fromisoformat(str(told["at"])),
+            at=at,
             bytes=path.stat().st_size,
             file=path.name,
             incident=int(told["incident"]) or None,
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
