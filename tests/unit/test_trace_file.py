@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -200,6 +201,30 @@ def test_a_flipped_bit_costs_one_block_and_is_reported(whole: Path, tmp_path: Pa
         # one block is one damage, however it is noticed
         assert not any("missing" in str(d) for d in damages)
         assert not any("(0 bytes" in str(d) for d in damages)
+
+
+class _Counted(io.BytesIO):
+    """A file that counts the bytes that are read of it."""
+
+    count = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.count += len(data)
+        return data
+
+
+def test_headers_without_blocks_take_no_time_without_end(tmp_path: Path) -> None:
+    """A file made to be slow: each header is sound, and its block impossible."""
+    data = blocks.file_header()
+    for number in range(5000):
+        size = columns.MAX_BYTES + 1
+        head = struct.pack("<4sHHIIQI", BLOCK_MAGIC, Table.WAITS, 0, 0, size, number, 0)
+        data += head + struct.pack("<I", zlib.crc32(head))
+    file = _Counted(data)
+    found = list(blocks._blocks(tmp_path, file))
+    assert len(found) == 5000
+    assert file.count < 50 * len(data)
 
 
 def test_bytes_cut_out_and_blocks_that_stand_twice_are_reported(

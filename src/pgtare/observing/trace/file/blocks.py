@@ -31,7 +31,8 @@ WHAT = "trace of `pgtare trace record`"
 _FILE = struct.Struct("<8sHHI16sI")  # magic, version, 0, 0, random bytes, checksum
 _BLOCK = struct.Struct("<4sHHIIQII")  # magic, table, 0, rows, bytes, number, checksums
 FILE_HEADER, BLOCK_HEADER = _FILE.size, _BLOCK.size
-_SEARCHED = 1 << 20
+#: Bytes that are searched for a block at first, and at a time at most: many may be near.
+_SEARCHED, _MOST_SEARCHED = 1 << 10, 1 << 20
 #: How often the bytes of a file are read at most, in search of its sound blocks.
 _EFFORT = 4
 
@@ -187,9 +188,10 @@ def _block_at(file: BinaryIO, at: int, size: int) -> tuple[int, Block] | _Bad:
 
 def _next_block(file: BinaryIO, at: int, size: int) -> int | None:
     """Where the next sound block header begins, at or after `at`."""
+    searched = _SEARCHED
     while at < size:
         file.seek(at)
-        chunk = file.read(_SEARCHED + BLOCK_HEADER)
+        chunk = file.read(searched + BLOCK_HEADER)
         where = chunk.find(BLOCK_MAGIC)
         while where >= 0:
             head = chunk[where : where + BLOCK_HEADER]
@@ -198,7 +200,8 @@ def _next_block(file: BinaryIO, at: int, size: int) -> int | None:
             ):
                 return at + where
             where = chunk.find(BLOCK_MAGIC, where + 1)
-        if len(chunk) < _SEARCHED + BLOCK_HEADER:
+        if len(chunk) < searched + BLOCK_HEADER:
             return None
-        at += _SEARCHED
+        at += searched
+        searched = min(2 * searched, _MOST_SEARCHED)
     return None
