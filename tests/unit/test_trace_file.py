@@ -6,6 +6,7 @@ import io
 import json
 import os
 import resource
+import stat
 import struct
 import zlib
 from pathlib import Path
@@ -296,6 +297,21 @@ def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:
     assert "ended early" in found.notes()[0]
     with pytest.raises(UsageError, match="reserve"):
         Writer(tmp_path / "u.pgtrace", b"{}", Limits(reserve=1 << 62))
+
+
+def test_what_lies_in_the_way_is_not_written_to(tmp_path: Path) -> None:
+    """Whoever may write the directory could else read a trace, or choose what it overwrites."""
+    path = tmp_path / "t.pgtrace"
+    other = tmp_path / "other"
+    other.write_bytes(b"of somebody else")
+    (tmp_path / ".t.pgtrace.partial").symlink_to(other)
+    Writer(path, b"{}", NO_RESERVE).close(b"{}")
+    assert other.read_bytes() == b"of somebody else"
+    assert not path.is_symlink()
+    again = tmp_path / "u.pgtrace"
+    (tmp_path / ".u.pgtrace.partial").touch(0o644)
+    Writer(again, b"{}", NO_RESERVE).close(b"{}")
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (path, again)] == [0o600, 0o600]
 
 
 def test_what_follows_a_torn_block_lies_where_that_began(tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ class Writer:
         """Begin the file: it gets its name when it can be read."""
         staging = self.target.with_name(f".{self.target.name}.partial")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+            staging.unlink(missing_ok=True)  # of a recorder that was killed, or of anybody
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
             self._file = os.open(staging, flags, 0o600)
         except OSError as ex:
             raise disk_limits.full(self.target.parent, ex) or UsageError(
