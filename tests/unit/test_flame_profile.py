@@ -45,9 +45,10 @@ def test_folded_stacks_are_read_back(tmp_path: Path) -> None:
     path.write_text(profiles.folded(profiles.profile(_samples())))
     assert path.read_text() == "backend;f;f;h 7\nbackend;f;g 14\n"
     assert profiles.parse_folded(path) == {A: 14_000, B: 7000}
-    path.write_text("no count\n")
-    with pytest.raises(UsageError, match="line 1"):
-        profiles.parse_folded(path)
+    for line in ("no count", "no count ²"):
+        path.write_text(f"{line}\n")
+        with pytest.raises(UsageError, match="line 1"):
+            profiles.parse_folded(path)
 
 
 def test_a_stack_of_another_tool_may_be_deep() -> None:

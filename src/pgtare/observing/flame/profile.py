@@ -45,7 +45,7 @@ def parse_folded(path: Path) -> Profile:
             stack, _, count = line.rpartition(" ")
             if not line.strip():
                 continue
-            if not stack or not count.isdigit():
+            if not stack or not count.isdecimal():
                 raise UsageError(
                     f"{path}, line {number}: no folded stack (frame;frame;frame count)"
                 )
