@@ -9,8 +9,8 @@ import pytest
 
 from pgtare.observing.trace.analysis import moment as moments
 from pgtare.observing.trace.analysis.ledger import ledger
-from pgtare.observing.trace.capture.kept import of_directory
-from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.capture import kept as keeping
+from pgtare.observing.trace.file.reader import Trace, load
 from tests.sample_trace import two_requests
 from tests.unit.made_traces import moment, write
 
@@ -38,5 +38,25 @@ def test_a_senseless_file_is_left_out(tmp_path: Path, wrong: dict[str, Any]) -> 
     stream = two_requests().data
     write(tmp_path / "sound.pgtrace", stream, kept=KEPT)
     senseless = write(tmp_path / "senseless.pgtrace", stream, kept={**KEPT, **wrong})
-    assert [kept.file for kept in of_directory(tmp_path).traces] == ["sound.pgtrace"]
+    assert [kept.file for kept in keeping.of_directory(tmp_path).traces] == ["sound.pgtrace"]
     moments.moment(ledger(load(senseless)))
+
+
+def test_another_of_an_incident_may_go_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server gives its files up: the report of one that is there does not fail."""
+    stream = two_requests().data
+    paths = [
+        write(tmp_path / f"{number}.pgtrace", stream, kept={**KEPT, "id": number, "incident": 7})
+        for number in (1, 2, 3)
+    ]
+    mine = load(paths[0])
+    assert [other.path for other in keeping.next_to(mine)] == paths[1:]
+
+    def late(path: Path) -> Trace:
+        paths[1].unlink(missing_ok=True)
+        return load(path)
+
+    monkeypatch.setattr(keeping, "load", late)
+    assert [other.path for other in keeping.next_to(mine)] == paths[2:]

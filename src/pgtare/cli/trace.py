@@ -343,7 +343,7 @@ def report_(
     target = html or path.with_name(f"{path.name.removesuffix(SUFFIX)}.html")
     files.check_target(target)
     book = _book(path)
-    write_page(book, target, [ledger(load(other)) for other in kept.next_to(book.trace)])
+    write_page(book, target, [ledger(other) for other in kept.next_to(book.trace)])
     cli.say(f"page: {target}")
 
 

@@ -136,14 +136,16 @@ def _others(found: TraceKept, kept: KeptTrace) -> list[KeptTrace]:
     ]
 
 
-def next_to(trace: Trace) -> list[Path]:
-    """Files next to a kept trace that were kept in the same incident."""
+def next_to(trace: Trace) -> list[Trace]:
+    """What was kept in the same incident as a kept trace, of the files next to it."""
     directory = trace.path.parent
+    found = []
     with contextlib.suppress(UsageError):  # of a directory that we may not list
         if (kept := _of_file(trace.path, trace.recording)) is not None:
-            others = _others(of_directory(directory), kept)[:_OTHERS]
-            return [directory / str(other.file) for other in others]
-    return []
+            for other in _others(of_directory(directory), kept)[:_OTHERS]:
+                with contextlib.suppress(UsageError):  # the server gave it up meanwhile
+                    found.append(load(directory / str(other.file)))
+    return found
 
 
 def read(server: Server | Path, kept: KeptTrace) -> Trace:
