@@ -231,9 +231,9 @@ def _notes(reaches: Sequence[SessionReach]) -> list[str]:
 
 
 def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReach]) -> Grabbed:
-    drain = Drain(server, writer, held, waits=server.has_waits)
     try:
         with telling():
+            drain = Drain(server, writer, held, waits=server.has_waits)
             for _ in range(_LOOKS):
                 if not drain.look():
                     break
