@@ -82,6 +82,16 @@ def test_rounds_to_settle_are_more_than_were_done_and_settle(effect: float) -> N
     assert fewer < power.POWER or needed - 1 <= done or needed in power._STEPS
 
 
+@pytest.mark.parametrize("done", [29, 40])
+def test_rounds_that_were_done_do_not_settle_what_they_left_open(done: int) -> None:
+    """As if an estimate is just short of a difference, and of equivalence: chance decides which."""
+    mean, margin = 1.95 / math.sqrt(done), math.expm1(3.65 / math.sqrt(done))
+    assert power.settled(mean, 1.0, margin, done, 1) >= power.POWER
+    needed = power.rounds_to_settle(mean, 1.0, margin, 1, done=done)
+    assert needed is not None
+    assert needed > done
+
+
 def test_at_the_margin_more_rounds_tell_it_from_zero_and_never_call_it_equivalent() -> None:
     small = power.rounds_to_settle(0.0045, 0.006, 0.005, 36, done=12)
     assert small is not None

@@ -162,7 +162,7 @@ def rounds_to_settle(
         if high > MOST_ROUNDS:
             return None
         low = high
-    return low + int(bisect_left(range(low, high), True, key=enough))
+    return low + 1 + int(bisect_left(range(low + 1, high), True, key=enough))
 
 
 @lru_cache(maxsize=512)
