@@ -138,6 +138,22 @@ def test_blocks_of_an_earlier_trial_are_not_completed() -> None:
     assert len(guard._pending["a"]) == 2 * RUN
 
 
+def test_rows_of_sessions_that_have_gone_make_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sessions are numbered as they come, so one that stays has the lowest number."""
+    monkeypatch.setattr(fleet_guard, "_MOST_PENDING", 3 * RUN)
+    rng = np.random.default_rng(9)
+    guard = guard_of(rng)
+    rows = trial(1, rng)
+    gone = rows[: 2 * RUN].copy()
+    gone["backend"] = 9
+    for part in (gone, rows[: 2 * RUN], rows[2 * RUN :]):
+        guard.see("a", DESIGN, part)
+    assert set(guard._pending["a"]["backend"].tolist()) == {9}
+    assert guard.blind(dataclasses.replace(STAGE, servers=("a",), seconds=0.0)) == ""
+
+
 def line(guard: FleetGuard) -> float:
     """The e-value at which a guard stops the trials of its stage."""
     return float(guard.words().rpartition(" ")[2])

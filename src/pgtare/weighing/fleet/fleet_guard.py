@@ -309,17 +309,13 @@ def _block_of(rows: Observations) -> npt.NDArray[np.int64]:
 
 
 def _whole_blocks(rows: Observations, runs: int) -> tuple[Observations, Observations]:
-    """The rows of whole blocks, and the rest. runs: of a block, all of one length."""
-    key = _block_of(rows)
-    order = np.argsort(key, kind="stable")
-    rows, key = rows[order], key[order]
-    _, starts, number, counts = np.unique(
-        key, return_index=True, return_inverse=True, return_counts=True
-    )
+    """The rows of whole blocks, and the rest as they came. runs: of a block, all of one length."""
     if not len(rows):
         return rows, rows
-    length = np.maximum.reduceat(rows["position"].astype(np.int64), starts) + 1
-    whole = (counts == runs * length)[number]
+    _, block, counts = np.unique(_block_of(rows), return_inverse=True, return_counts=True)
+    last = np.zeros(len(counts), dtype=np.int64)
+    np.maximum.at(last, block, rows["position"])
+    whole = (counts == runs * (last + 1))[block]
     return rows[whole], rows[~whole]
 
 
