@@ -125,6 +125,9 @@ def test_a_stage_without_a_whole_block_showed_nothing() -> None:
     # in the look there were 50 blocks in 3 s
     long, short = (dataclasses.replace(STAGE, seconds=seconds) for seconds in (60.0, 2.0))
     assert "its sessions ran 3,936 transactions, and 128,000 at" in guard.blind(long)
+    said = guard.blind(short)
+    assert "of a finished no whole block, and ran 96 transactions, and 2,133 at their" in said
+    guard.see("a", DESIGN, rows)
     assert guard.blind(short) == ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -115,8 +115,8 @@ class FleetGuard:
         self._servers: dict[str, GuardedServer] = {}
         self._guards: dict[str, HarmGuard] = {}
         self._pending: dict[str, Observations] = {}
-        self._instrumented = 0
-        self._whole_blocks = self._block_length = 0
+        self._instrumented = self._block_length = 0
+        self._whole_blocks = Counter[str]()
         self._came: dict[str, Counter[int]] = {}
 
     def begin(self, stage: Stage, arms: int, stages_left: int) -> None:
@@ -129,8 +129,8 @@ class FleetGuard:
         self._left -= self._share * len(self._guards)
         self._servers = self._guarded(stage)
         self._guards, self._pending = {}, {}
-        self._instrumented = self._whole_blocks = 0
-        self._came = {}
+        self._instrumented = 0
+        self._whole_blocks, self._came = Counter[str](), {}
         self._share = self._left / stages_left / max(arms, 1)
 
     def new_trial(self, server: str) -> None:
@@ -148,7 +148,7 @@ class FleetGuard:
         whole, rest = _whole_blocks(rows, len(design.block))
         self._pending[server] = rest[-_MOST_PENDING:]
         self._block_length = round(transactions_of_block(design))
-        self._whole_blocks += len(np.unique(_block_of(whole)))
+        self._whole_blocks[server] += len(np.unique(_block_of(whole)))
         if not len(whole):
             return
         for k in guarded:
@@ -171,22 +171,33 @@ class FleetGuard:
     def blind(self, stage: Stage) -> str:
         """Why a stage that has ended showed too little for its guards; empty if it did not.
 
-        An instrument that all but stops transactions lets few blocks end, so it could pass.
+        An instrument that all but stops transactions lets few blocks end, so it could pass. It may
+        do so on one server only, which the others' transactions must not hide.
         """
-        if not self._whole_blocks:
+        if not self._whole_blocks.total():
             return (
                 f"no session finished a whole block of {self._block_length} transactions, so the "
                 "guard saw nothing"
             )
-        came = sum(count.total() for count in self._came.values())
+        if why := self._far_fewer(self._came, stage):
+            return f"its sessions ran {why}"
+        for server in sorted(self._came):
+            seen = self._whole_blocks[server]
+            if not seen and (why := self._far_fewer((server,), stage)):
+                return f"the sessions of {server} finished no whole block, and ran {why}"
+        return ""
+
+    def _far_fewer(self, servers: Collection[str], stage: Stage) -> str:
+        """How few transactions these servers ran, if far fewer than before it; else empty."""
+        came = sum(self._came[server].total() for server in servers)
         planned = stage.seconds * sum(
             self._samples[server].per_s.get(pid, 0.0)
-            for server, count in self._came.items()
-            for pid in count
+            for server in servers
+            for pid in self._came[server]
         )
         if came >= _FAR_FEWER * planned:
             return ""
-        return f"its sessions ran {came:,} transactions, and {planned:,.0f} at their earlier rate"
+        return f"{came:,} transactions, and {planned:,.0f} at their earlier rate"
 
     def words(self) -> str:
         """How far the guard is from stopping the trials, for the progress line."""
