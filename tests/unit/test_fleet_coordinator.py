@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from pgtare.errors import MeasurementError
 from pgtare.estimate.fleet.guard import HarmLimits
+from pgtare.estimate.trial.observations import empty
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.coordinator import Coordinator, _Job
 from pgtare.weighing.fleet.directory import FleetDirectory
-from pgtare.weighing.fleet.fleet_guard import FleetGuard
-from pgtare.weighing.fleet.server_weighing import TrialEnd
+from pgtare.weighing.fleet.fleet_guard import BaseSample, FleetGuard
+from pgtare.weighing.fleet.server_weighing import ServerWeighing, TrialEnd, Watcher
+from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.fleet.state import FleetServerState, FleetState
+from pgtare.weighing.weigh.recording import Halt
 from tests.fleet_data import DESIGN
 
 LAST = stages.Stage("all", ("a",), 1.0, 60.0, last=True)
@@ -38,3 +44,41 @@ def test_a_server_that_was_weighed_to_its_end_is_done_though_all_is_stopped(tmp_
         job.kept, job.whole = True, whole
         made._ended(job)
         assert made.directory.state.of("a").state == state
+
+
+class Crashing(ServerWeighing):
+    """A server that what is weighed ends. exposed: names of those that had a trial."""
+
+    def __init__(self, name: str, exposed: list[str]) -> None:
+        self.name, self.exposed = name, exposed
+
+    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+        self.exposed.append(self.name)
+        return TrialEnd(5, time.monotonic(), "the connection was lost")
+
+    def weighing(self, command: list[str]) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_canary_that_its_trial_ends_is_not_followed_by_another(tmp_path: Path) -> None:
+    """Else an instrument that ends servers would end all of them, one after the other."""
+    names, exposed = ("a", "b", "c"), list[str]()
+    servers = [FleetServerState(name=name, labels={}) for name in names]
+    state = FleetState(command=["pgtare"], created="2026-01-01", design=DESIGN, servers=servers)
+    directory = FleetDirectory.create(tmp_path / "x", state)
+    made = Coordinator(
+        directory,
+        {name: Crashing(name, exposed) for name in names},
+        {name: ServerTraffic(100.0, 4, 1.0) for name in names},
+        FleetGuard(dict.fromkeys(names, BaseSample.of(empty())), {}, HarmLimits()),
+        Console(file=io.StringIO()),
+        ["pgtare"],
+    )
+    with pytest.raises(MeasurementError, match=r"canary lost 1 server \(a: the connection"):
+        made.run()
+    assert exposed == ["a"]
+    assert [server.state for server in state.servers] == ["lost", "waiting", "waiting"]
+    assert state.ended_by == "blind"

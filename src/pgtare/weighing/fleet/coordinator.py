@@ -1,7 +1,8 @@
 """Runs the stages of a fleet weighing: a thread for each server, and one guard over all of them.
 
-A server that goes away is marked, what was read there is kept, and the rest goes on. A breach ends
-all trials at once, from the thread that saw it. Ctrl-C lets sessions finish their blocks; a second
+A server that goes away is marked, what was read there is kept, and the rest goes on; but not if its
+trial was of a stage before the last, as what is weighed may have ended it. A breach ends all trials
+at once, from the thread that saw it. Ctrl-C lets sessions finish their blocks; a second
 Ctrl-C does not wait.
 """
 
@@ -68,6 +69,11 @@ class _Job(threading.Thread):
         except BaseException as ex:
             self.error = ex
 
+    @property
+    def lost_in_trial(self) -> bool:
+        """Whether its server ended the trial, or went away in it."""
+        return bool(self.end.trouble) if self.end is not None else self.error is None
+
     def given_up(self, halted: float | None) -> bool:
         """Whether it hands nothing over although its connection was cut, as it was overdue."""
         if not self._overdue(halted):
@@ -106,7 +112,7 @@ class Coordinator:
         self.estimating = threading.Lock()
         self._console = console
         self._interrupted = False
-        self._blind = ""
+        self._blind = ""  # why a stage before the last ended all
         self._seen = 0
         self._stage_began = time.monotonic()
         self._crossing: Crossing | None = None
@@ -118,7 +124,7 @@ class Coordinator:
     def run(self) -> None:
         """Run all stages; the directory says more.
 
-        Raises MeasurementError if no server is left, or an early stage showed too little.
+        Raises MeasurementError if no server is left, or an early stage lost one or saw too little.
         """
         state, design = self.directory.state, self.directory.state.design
         names = stages.order(
@@ -169,7 +175,7 @@ class Coordinator:
         arms = len(state.design.instruments) + len(state.design.arms) + len(state.design.inject_ns)
         self.guard.begin(stage, arms, stages_left)
         waiting, running = list(stage.servers), list[_Job]()
-        measured = False
+        measured, lost = False, list[str]()
         share = f"{100 * stage.participation:g} %"
         title = f"{stage.name}: {_counted(stage)}, {share} of the sessions"
         if not self._console.is_terminal:
@@ -182,19 +188,36 @@ class Coordinator:
                     if not job.is_alive() or job.given_up(self._halted_s):
                         running.remove(job)
                         measured |= self._ended(job)
+                        lost += [job.server] if job.lost_in_trial else []
                 spent = time.monotonic() - self._stage_began
                 display.tick(spent, f"{self._seen:,} transactions, {self.guard.words()}")
                 time.sleep(_POLL_S)
         if self._failure is not None:
             raise self._failure
         self._note_breach(stage)
-        if measured and not (stage.last or self.halt.wanted) and (why := self.guard.blind(stage)):
-            self._blind = (
+        if not (stage.last or self.halt.wanted):
+            self._blind = self._why_no_further(stage, measured, lost)
+        if self._blind:
+            self._stop()
+        return measured or self.halt.wanted
+
+    def _why_no_further(self, stage: Stage, measured: bool, lost: list[str]) -> str:
+        """Why no other server may be exposed after a stage before the last; empty if they may.
+
+        lost: the servers that were lost in their trials. With each the next would be the canary.
+        """
+        if lost:
+            which = "; ".join(f"{name}: {self.directory.state.of(name).reason}" for name in lost)
+            return (
+                f"stage {stage.name} lost {numbers.counted(len(lost), 'server')} ({which}); look "
+                f"whether an instrument ended it: --resume {self.directory.path} goes on"
+            )
+        if measured and (why := self.guard.blind(stage)):
+            return (
                 f"stage {stage.name}: {why}; look whether an instrument hangs, or give a longer "
                 "--canary"
             )
-            self._stop()
-        return measured or self.halt.wanted
+        return ""
 
     def _begin(self, name: str, stage: Stage) -> _Job:
         server = self.directory.state.of(name)

@@ -163,7 +163,7 @@ def limits_of(harm: float) -> HarmLimits:
 def run(prepared: Prepared, console: Console, command: list[str]) -> FleetDirectory:
     """Weigh. What was measured is in the directory, whatever ended it.
 
-    Raises MeasurementError if no server is left, or an early stage showed too little.
+    Raises MeasurementError if no server is left, or an early stage lost one or saw too little.
     """
     request = prepared.request
     directory = prepared.directory or FleetDirectory.create(

@@ -83,8 +83,8 @@ class FleetState(Document):
     stage: str = Field(default="", description="stage reached: `canary`, `few`, `all` or `ended`")
     ended_by: str = Field(
         default="",
-        description="`time`, `interrupt`, `breach`, `blind` (an early stage showed the guard too "
-        "little), `lost` (no server left), or empty (not yet)",
+        description="`time`, `interrupt`, `breach`, `blind` (an early stage lost a server, or "
+        "showed the guard too little), `lost` (no server left), or empty (not yet)",
     )
     breach: FleetBreach | None = Field(
         default=None, description="the harm that ended it, if one did"
