@@ -164,6 +164,24 @@ def test_a_run_that_failed_a_gate_takes_its_round_with_it() -> None:
     assert sentence in page_text(result)
 
 
+def test_a_round_without_a_figure_does_not_count_for_it() -> None:
+    """Processor time is counted in ticks, of which a short run may have none."""
+    found = study(STUDY.replace("also = [", 'also = ["cpu_us", '))
+    made = runs(found, EFFECTS)
+    for key, run in made.items():
+        if (run.step.round, run.step.variant) == (4, "off"):
+            made[key] = run.model_copy(update={"metrics": {**run.metrics, "cpu_us": 0.0}})
+    (workload,) = analysed(found, made).workloads
+    cpu = workload.compared[1].other_metrics[0]
+    assert cpu.metric == "cpu_us"
+    assert cpu.effect.pct is not None
+    assert cpu.absolute == pytest.approx(60 * cpu.effect.pct / 100, rel=0.1)
+    tested = study(STUDY.replace('name = "W1"', 'name = "W1"\nmetric = "cpu_us"', 1))
+    (workload,) = analysed(tested, made).workloads
+    (dropped,) = workload.dropped
+    assert (dropped.round, dropped.reasons) == (4, ("off: cpu_us was not measured",))
+
+
 def test_a_checkpoint_in_one_variant_only_takes_the_round() -> None:
     found = study()
     made = runs(found, EFFECTS)

@@ -41,7 +41,7 @@ def compare(
         peeked=peeked,
         planned=study.blocks_planned(workload),
     )
-    centre = _mean(blocks, base, workload.metric)
+    centre = _mean(blocks, arm, base, workload.metric)
     return Compared(
         workload=workload.name,
         arm=arm,
@@ -102,7 +102,7 @@ def _other_metric(
         metric=metric,
         unit=UNITS[metric],
         effect=_effect(found),
-        absolute=_mean(blocks, base, metric) * math.expm1(found.mean),
+        absolute=_mean(blocks, arm, base, metric) * math.expm1(found.mean),
         p=known(found.p),
     )
 
@@ -158,12 +158,16 @@ def estimated(
 def differences(blocks: Blocks, arm: str, base: str, metric: str) -> Floats:
     """Log-ratios of arm to base by block, of blocks that have the metric in both."""
     return np.array(
-        [
-            math.log(block[arm].metrics[metric] / block[base].metrics[metric])
-            for _, block in sorted(blocks.items())
-            if all(block[name].metrics.get(metric, 0.0) > 0 for name in (arm, base))
-        ]
+        [math.log(of_arm / of_base) for of_arm, of_base in _pairs(blocks, arm, base, metric)]
     )
+
+
+def _pairs(blocks: Blocks, arm: str, base: str, metric: str) -> list[tuple[float, float]]:
+    pairs = (
+        (block[arm].metrics.get(metric, 0.0), block[base].metrics.get(metric, 0.0))
+        for _, block in sorted(blocks.items())
+    )
+    return [pair for pair in pairs if min(pair) > 0]
 
 
 def _effect(found: estimate.Paired) -> Effect:
@@ -172,8 +176,9 @@ def _effect(found: estimate.Paired) -> Effect:
     )
 
 
-def _mean(blocks: Blocks, name: str, metric: str) -> float:
-    values = [block[name].metrics.get(metric, math.nan) for block in blocks.values()]
+def _mean(blocks: Blocks, arm: str, base: str, metric: str) -> float:
+    """The base's geometric mean over the blocks of `differences`."""
+    values = [of_base for _, of_base in _pairs(blocks, arm, base, metric)]
     return float(np.exp(np.mean(np.log(values))))
 
 
