@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 from pathlib import Path
@@ -32,6 +33,15 @@ def conf() -> dict[str, Any]:
     """The settings that Sphinx reads."""
     pytest.importorskip("sphinx", reason="the documentation is built with Sphinx (make setup-dev)")
     return runpy.run_path(str(DOCS / "conf.py"))
+
+
+def test_what_examples_import_is_there() -> None:
+    text = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    found = re.findall(r"^>>> from (\S+) import (.+)$", text, re.M)
+    assert found
+    for module, names in found:
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
 
 
 def test_the_first_page_leads_through_four_rooms() -> None:
