@@ -156,6 +156,18 @@ def test_a_single_result_is_a_server(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("other", "twice"), [("71", True), ("72", False), (None, False)])
+def test_a_database_that_was_weighed_twice_is_named(
+    tmp_path: Path, other: str | None, twice: bool
+) -> None:
+    for day, identifier in (("monday", "71"), ("tuesday", other)):
+        write_server(MadeServer("db", identifier=identifier), tmp_path / day)
+    notes = bill(tmp_path / "monday", tmp_path / "tuesday")["notes"]
+    said = [note for note in notes if "is in the sums 2 times for one database" in note]
+    assert len(said) == (2 if twice else 0)
+    assert all("of its server: monday, tuesday. Leave out" in note for note in said)
+
+
 def change(path: Path, **changes: Any) -> None:
     """Change one arm of a kept result."""
     file = path / store.RESULT_FILE

@@ -134,7 +134,12 @@ def make(
         lines=[line.shown for line in sorted(lines, key=lambda line: _dearest(line.bounds))],
         switch_off=_switch_off(lines, total, hints, price),
         not_counted=not_counted,
-        notes=[*notes, *_renamed(renamed), *_notes(lines, servers, weighed, basis)],
+        notes=[
+            *notes,
+            *_renamed(renamed),
+            *_twice(weighed, lines),
+            *_notes(lines, servers, weighed, basis),
+        ],
     )
 
 
@@ -153,9 +158,8 @@ def _as_weighed(
             of_agent.setdefault(watching.identities[server], []).append(server)
     of_weighing: dict[tuple[str, bool], list[str]] = {}
     for one in weighed:
-        found = one.result.server
-        if one.server not in watching.looks and isinstance(found.get("system_identifier"), str):
-            identity = found["system_identifier"], bool(found.get("standby"))
+        identity = _identity(one.result)
+        if one.server not in watching.looks and identity is not None:
             of_weighing.setdefault(identity, []).append(one.server)
     renamed = {
         of_agent[identity][0]: servers[0]
@@ -164,6 +168,35 @@ def _as_weighed(
     }
     looks = {renamed.get(server, server): cores for server, cores in watching.looks.items()}
     return looks, renamed
+
+
+def _identity(result: WeighResult) -> tuple[str, bool] | None:
+    """The system identifier, and whether it is a standby; None if the role could not read it."""
+    identifier = result.server.get("system_identifier")
+    if not isinstance(identifier, str):
+        return None
+    return identifier, bool(result.server.get("standby"))
+
+
+def _twice(weighed: Iterable[Weighed], lines: Iterable[_Line]) -> list[str]:
+    """Which instruments were weighed in one database under several names.
+
+    Only a note: a server that was made of another one's files has the same identifier.
+    """
+    results = {one.server: one.result for one in weighed}
+    names: dict[tuple[object, ...], list[str]] = {}
+    for line in (line.shown for line in lines if line.shown.kind == "instrument"):
+        result = results[line.server]
+        if (identity := _identity(result)) is not None:
+            database = (*identity, result.server.get("database"))
+            names.setdefault((line.name, *database), []).append(line.server)
+    return [
+        f"{instrument} is in the sums {len(servers)} times for one database, by the system "
+        f"identifier of its server: {', '.join(servers)}. Leave out all but one, unless these "
+        "servers are copies of each other."
+        for (instrument, *_), servers in names.items()
+        if len(servers) > 1
+    ]
 
 
 def _renamed(renamed: Mapping[str, str]) -> list[str]:
