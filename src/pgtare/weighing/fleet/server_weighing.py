@@ -84,7 +84,7 @@ class ServerWeighing:
             before, began = _transactions(module), time.monotonic()
             sample = self._sample(module, there)
             counted = (_transactions(module) - before) / (time.monotonic() - began)
-            rate = max(0.0, counted, sample.transactions / LOOK_S / request.participation)
+            rate = traffic_per_s(counted, sample, request.participation)
         except BaseException:
             module.conn.close()
             raise
@@ -231,6 +231,17 @@ class ServerWeighing:
         """Leave the server; a trial that runs there ends."""
         if self._module is not None:
             self._module.conn.close()
+
+
+def traffic_per_s(counted: float, sample: BaseSample, participation: float) -> float:
+    """Transactions a second of a server.
+
+    counted: those of the database, of which our own look is ten and more. So a server whose
+    sessions all took part in the sample, and ran nothing, has none.
+    """
+    if participation == 1 and not sample.transactions:
+        return 0.0
+    return max(0.0, counted, sample.transactions / LOOK_S / participation)
 
 
 def _transactions(module: Trials) -> int:
