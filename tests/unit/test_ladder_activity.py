@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pgtare.errors import MeasurementError
 from pgtare.weighing.ladder import companion
 from pgtare.weighing.ladder.activity import Activity, judge
+from tests.sessions import eventually
 
 TRACED = Activity(
     name="row-sources", query="SELECT 1", when={"level": 12, "every": (1, 128)}, per_transaction=3
@@ -62,6 +63,23 @@ def test_a_program_runs_beside_and_is_ended(tmp_path: Path) -> None:
             time.sleep(0.01)
     assert seen.read_text() == f"host=x {tmp_path}"
     assert not psutil.pid_exists(pid)
+
+
+def test_what_a_program_leaves_in_the_background_is_ended_too(tmp_path: Path) -> None:
+    """Else it would run next to the base, which is measured afterwards."""
+    seen = tmp_path / "seen"
+    script = "sleep 600 & echo $! > {folder}/new; mv {folder}/new {folder}/seen; wait"
+    with companion.running(["sh", "-c", script], "host=x", tmp_path):
+        eventually(seen.exists)
+    pid = int(seen.read_text())
+
+    def gone() -> bool:
+        try:
+            return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return True
+
+    eventually(gone, 10)
 
 
 def test_a_program_that_ends_early_or_is_not_there_is_an_error(tmp_path: Path) -> None:

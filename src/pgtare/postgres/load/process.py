@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from pgtare.postgres import signals
+from pgtare.postgres.processes import Process
 
 _KEPT_LINES = 200
 _PR_SET_PDEATHSIG = 1
@@ -106,8 +107,7 @@ class Child:
         try:
             if self._popen.poll() is None:
                 self._signal(signal.SIGINT)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._popen.wait(patience_s)
+                self._end_group(patience_s)
         finally:
             self._kill()
 
@@ -115,6 +115,19 @@ class Child:
         self._signal(signal.SIGKILL)
         self._popen.wait()
         self._join()
+
+    def _end_group(self, patience_s: float) -> None:
+        """Wait for its end, and kill what it leaves: a shell's background jobs ignore SIGINT."""
+        held = Process.hold(self._popen.pid)
+        if held is None:
+            return
+        try:
+            held.wait(patience_s)
+        finally:
+            held.close()
+        # It has not been reaped yet, so that the number is still its group's.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         # Only while it is not reaped: afterwards the number may be another process's.
