@@ -2,8 +2,7 @@
 
 A server that goes away is marked, what was read there is kept, and the rest goes on; but not if its
 trial was of a stage before the last, as what is weighed may have ended it. A breach ends all trials
-at once, from the thread that saw it. Ctrl-C lets sessions finish their blocks; a second
-Ctrl-C does not wait.
+at once, from the thread that saw it, and so does Ctrl-C.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from pgtare.weighing.weigh.recording import Halt
 
 #: A trial is given up if it has not ended this long after it should have, in s.
 _PATIENCE_S = 30.0
-#: The same after a breach or a second Ctrl-C.
+#: The same after a breach or Ctrl-C.
 _HALTED_PATIENCE_S = 20.0
 #: How long a trial that was given up may take to hand over what was read, in s.
 _CUT_PATIENCE_S = 5.0
