@@ -391,6 +391,8 @@ def test_the_agent_is_on_the_bill(
     (agent,) = [one for one in found["switch_off"] if one["name"] == "agent"]
     assert agent["amount"]["cores"]["estimate"] == pytest.approx(0.065)
     assert agent["servers"] == ["db1", "db7"]
+    printed = in_process("bill", fleet[0], "--spool", spool).stdout
+    assert "cores on 4 servers" in printed.splitlines()[0]  # db7 is not weighed, and in the sum
     assert sum(one["amount"]["cores"]["estimate"] for one in found["servers"]) + 0.02 == (
         pytest.approx(found["total"]["cores"]["estimate"])
     )

@@ -432,8 +432,7 @@ def _interval(bounds: Bounds) -> Interval:
 
 def sum_sentence(bill: Bill) -> str:
     """The whole in one sentence."""
-    weighed = {line.server for line in bill.lines if line.kind == "instrument"}
-    servers = weighed or {line.server for line in bill.lines} - {""}
+    servers = {line.server for line in bill.lines} - {""}
     cores = f"{_with_bounds(bill.total.cores)} cores on {numbers.counted(len(servers), 'server')}"
     text = f"Watching costs {cores}"
     if not_shown(bill.total.cores):
