@@ -8,14 +8,15 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from pgtare.postgres import signals
-from pgtare.postgres.processes import Process
 
 _KEPT_LINES = 200
+_LOOK_S = 0.01
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -118,16 +119,14 @@ class Child:
 
     def _end_group(self, patience_s: float) -> None:
         """Wait for its end, and kill what it leaves: a shell's background jobs ignore SIGINT."""
-        held = Process.hold(self._popen.pid)
-        if held is None:
-            return
-        try:
-            held.wait(patience_s)
-        finally:
-            held.close()
-        # It has not been reaped yet, so that the number is still its group's.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+        pid, deadline = self._popen.pid, time.monotonic() + patience_s
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            # Not reaped, so that the number stays its group's.
+            while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_LOOK_S)
+            os.killpg(pid, signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         # Only while it is not reaped: afterwards the number may be another process's.
