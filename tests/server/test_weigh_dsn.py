@@ -188,6 +188,20 @@ def test_second_trial_is_refused_and_stop_ends_the_first(running: Cluster, tmp_p
     assert "ended" in out
 
 
+def test_a_trial_is_seen_whatever_the_style_of_dates(
+    running: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after ALTER DATABASE app SET datestyle = 'German'."""
+    monkeypatch.setenv("PGDATESTYLE", "German")
+    dsn = running.dsn("app")
+    with own_session.connect(dsn) as conn:
+        conn.execute(
+            "SELECT pgtare.trial_start('{work_mem}', '{1MB,2MB}', '{0,0}', '{0,1}', 1, 60)"
+        )
+        assert "a trial runs: begun 2" in in_process("status", "--dsn", dsn).stdout
+        assert "stopped" in in_process("stop", "--dsn", dsn).stdout
+
+
 def test_kill_9_of_the_client_gives_settings_back(running: Cluster) -> None:
     dsn = running.dsn("app")
     with psycopg.connect(dsn, autocommit=True) as session:

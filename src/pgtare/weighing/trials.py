@@ -129,7 +129,8 @@ class Trials:
         self.calls += 1
         try:
             with self.conn.cursor(row_factory=dict_row) as cur:
-                row = cur.execute(query, args).fetchone()
+                # binary: psycopg reads times as text only if DateStyle is ISO
+                row = cur.execute(query, args, binary=True).fetchone()
         except psycopg.errors.InsufficientPrivilege as ex:
             raise UsageError(_refused(ex)) from ex
         if row is None:
