@@ -70,7 +70,10 @@ class Pooler:
 
 @contextlib.contextmanager
 def pooler(cluster: Cluster, mode: PoolMode, more: str = "") -> Iterator[Pooler]:
-    """A pooler with three sessions, which runs under the account of the server. more: settings."""
+    """A pooler with three sessions, which runs under the account of the server. more: settings.
+
+    It has another name for the database postgres as well: shop.
+    """
     if PGBOUNCER is None:
         pytest.skip("pgbouncer is not installed (Debian: apt-get install pgbouncer)")
     account = server_account()
@@ -82,7 +85,8 @@ def pooler(cluster: Cluster, mode: PoolMode, more: str = "") -> Iterator[Pooler]
         (place / "users").write_text(f'"{user}" ""\n')
         log = place / "log"
         (place / "ini").write_text(
-            f"[databases]\n* = host={to['host']} port={to['port']}\n[pgbouncer]\n"
+            f"[databases]\nshop = host={to['host']} port={to['port']} dbname=postgres\n"
+            f"* = host={to['host']} port={to['port']}\n[pgbouncer]\n"
             f"listen_addr =\nlisten_port = {_PORT}\nunix_socket_dir = {place}\n"
             f"auth_type = trust\nauth_file = {place}/users\nadmin_users = {user}\n"
             f"pool_mode = {mode}\ndefault_pool_size = {POOL_SIZE}\nquery_wait_timeout = 20\n"

@@ -16,7 +16,7 @@ from pgtare.cli import commands
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
-from tests.commands import failed, in_process, start_pgtare
+from tests.commands import failed, in_process, read, start_pgtare
 from tests.loads import traffic
 from tests.pgbouncer import PGBOUNCER, pooler
 from tests.servers import SLOWLY_ON_15, with_everything
@@ -185,6 +185,49 @@ def test_one_session_is_distinguished_from_many_under_load(
         with traffic(pool.dsn, servers - 1, "SELECT pg_sleep(0.001)"):
             message = failed(run("weigh", pool.dsn, binaries, tmp_path), 2)
         assert "transaction" in message
+
+
+def test_what_is_weighed_is_the_database_behind_the_pools_name_for_it(
+    served: tuple[Cluster, Binaries], tmp_path: Path
+) -> None:
+    """The pool's name may be that of another database, whose sessions nobody asked for."""
+    cluster, _ = served
+    with pooler(cluster, "session") as pool, traffic(cluster.dsn()):
+        dsn = make_conninfo(pool.dsn, dbname="shop")
+        to = ["--dsn", dsn, "--output", tmp_path / "w.json"]
+        done = in_process("weigh", "track_io_timing", "--duration", "2", *to)
+    assert done.returncode == 0, done.stderr
+    assert "weighing on database postgres" in done.stderr
+    assert read(tmp_path / "w.json")["server"]["database"] == "postgres"
+
+
+#: What the search path of a database's owner puts in front of PostgreSQL's own.
+TRAPS = """
+CREATE SCHEMA trap;
+CREATE FUNCTION trap.sprung() RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE 'trap'; END$$;
+CREATE FUNCTION trap.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT trap.sprung()';
+CREATE FUNCTION trap.set_config(text, text, boolean) RETURNS boolean
+    LANGUAGE sql AS 'SELECT trap.sprung()';
+CREATE FUNCTION trap.same(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT trap.sprung()';
+CREATE OPERATOR trap.= (FUNCTION = trap.same, LEFTARG = text, RIGHTARG = text);
+ALTER DATABASE postgres SET search_path = trap, pg_catalog;
+"""
+
+
+def test_nothing_of_the_databases_owner_runs_with_our_rights(
+    served: tuple[Cluster, Binaries],
+) -> None:
+    """A pooled session keeps its search path: it is the application's next."""
+    cluster, _ = served
+    with session(cluster) as owner:
+        owner.execute(TRAPS.encode())
+        try:
+            with pooler(cluster, "session") as pool:
+                done = in_process("weigh", "track_io_timing", "--dry-run", "--dsn", pool.dsn)
+        finally:
+            owner.execute("ALTER DATABASE postgres RESET search_path")
+            owner.execute("DROP SCHEMA trap CASCADE")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

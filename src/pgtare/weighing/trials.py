@@ -178,7 +178,7 @@ class Trials:
                 " %s::bigint[], %s::int[],"
                 " %s::bigint, %s::double precision, %s::pg_catalog.name,"
                 " %s::pg_catalog.name, %s::pg_catalog.text,"
-                " %s::double precision, %s::int, %s::bool, %s::int[], %s::int, %s::int,"
+                " %s::double precision, %s::int, %s::boolean, %s::int[], %s::int, %s::int,"
                 " %s::int, %s::int)",
                 (
                     list(names),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from pgtare.postgres import pooler
 from pgtare.weighing.trials import Status, Trials
 
 #: Of the session's database, so far.
@@ -28,8 +29,8 @@ class Traffic:
 
 def count(module: Trials) -> Traffic:
     """The counters now. Sessions report theirs with up to a second's delay."""
-    row = module.conn.execute(TRANSACTIONS.encode()).fetchone()
-    return Traffic(int(row[0]) if row else 0, module.calls, time.monotonic())
+    ((transactions,),) = pooler.rows(module.conn, TRANSACTIONS)
+    return Traffic(int(transactions), module.calls, time.monotonic())
 
 
 def share_pct(before: Traffic, after: Traffic, status: Status, seconds: float) -> float | None:

@@ -13,7 +13,7 @@ import psycopg
 
 from pgtare.errors import UsageError
 from pgtare.estimate.trial.design import MIXED, Arm, Design, block_layout, slices_of
-from pgtare.postgres import module_versions
+from pgtare.postgres import module_versions, pooler
 from pgtare.postgres.load.spec import cores
 from pgtare.postgres.modules import PRELOAD_ORDER
 from pgtare.postgres.own_session import APPLICATION_NAME, first_line
@@ -53,8 +53,8 @@ def check_server(
 
     provided: extensions that count as created.
     """
-    row = conn.execute("SELECT pg_is_in_recovery()").fetchone()
-    if row and row[0]:
+    ((standby,),) = pooler.rows(conn, "SELECT pg_is_in_recovery()")
+    if standby:
         raise UsageError(
             "this server is a standby: what instruments cost there depends on replay as well; "
             "weigh on the primary"
@@ -84,7 +84,7 @@ def try_settings(conn: psycopg.Connection[Any], arms: Sequence[Arm]) -> None:
         for name, value in arm.settings.items():
             try:
                 with conn.transaction(force_rollback=True):
-                    conn.execute("SELECT set_config(%s, %s, true)", (name, value))
+                    conn.execute("SELECT pg_catalog.set_config(%s, %s, true)", (name, value))
             except psycopg.errors.InvalidParameterValue as ex:
                 raise UsageError(f"arm {arm.name}: {first_line(ex)}") from ex
             except psycopg.Error:
@@ -134,10 +134,10 @@ def design_of(request: Request) -> Design:
 
 def transaction_rate(conn: psycopg.Connection[Any]) -> float | None:
     """Transactions a second of the connected database now, seen for two seconds."""
-    first = conn.execute(TRANSACTIONS.encode()).fetchone()
+    first = pooler.rows(conn, TRANSACTIONS)
     time.sleep(_RATE_S)
-    second = conn.execute(TRANSACTIONS.encode()).fetchone()
-    return max(0.0, float(second[0] - first[0]) / _RATE_S) if first and second else None
+    second = pooler.rows(conn, TRANSACTIONS)
+    return max(0.0, float(second[0][0] - first[0][0]) / _RATE_S) if first and second else None
 
 
 def slice_lengths(rate: float | None, sessions: int) -> tuple[float, float]:
@@ -152,12 +152,14 @@ def slice_lengths(rate: float | None, sessions: int) -> tuple[float, float]:
 
 def sessions_there(conn: psycopg.Connection[Any], population: Population) -> list[int]:
     """Process ids of the client sessions connected now that the population's description fits."""
-    rows = conn.execute(
+    rows = pooler.rows(
+        conn,
         "SELECT pid, application_name FROM pg_stat_activity WHERE backend_type = 'client backend'"
         " AND pid <> pg_backend_pid() AND datname = coalesce(%s, datname)"
         " AND usename = coalesce(%s::name, usename)",
-        (population.database, population.role),
-    ).fetchall()
+        population.database,
+        population.role,
+    )
     return [
         int(pid)
         for pid, name in rows
@@ -186,8 +188,10 @@ def make_plan(
     conn: psycopg.Connection[Any], request: Request, application: str | None = None
 ) -> WeighPlan:
     """Decide the whole trial. application: the one name of the load's sessions, if it is ours."""
+    # not as the connection names it: a pooler may have other names for databases
+    ((database,),) = pooler.rows(conn, "SELECT current_database()")
     population = Population(
-        database=conn.info.dbname,
+        database=database,
         role=request.role,
         application=application or request.application,
         participation=request.participation,

@@ -198,8 +198,8 @@ def describe_server(
     info: None if nothing of ours is in the server. weighed: settings of the trial, which are told
     in any case. The system identifier is None if the role may not read it.
     """
-    ((version, standby),) = pooler.rows(
-        conn, "SELECT pg_catalog.version(), pg_catalog.pg_is_in_recovery()"
+    ((version, standby, database),) = pooler.rows(
+        conn, "SELECT version(), pg_is_in_recovery(), current_database()"
     )
     return {
         "kind": kind,
@@ -207,7 +207,7 @@ def describe_server(
         "version_num": conn.info.server_version,
         "system_identifier": system_identifier(conn),
         "standby": standby,
-        "database": conn.info.dbname,
+        "database": database,
         "module": dataclasses.asdict(info) if info else None,
         "settings": {
             str(name): value

@@ -113,7 +113,7 @@ class _Run:
                 if load is None:
                     there = plan.sessions_there
                     self.stages.say(
-                        f"weighing on database {conn.info.dbname}, where {there} "
+                        f"weighing on database {plan.population.database}, where {there} "
                         f"{'session that fits is' if there == 1 else 'sessions that fit are'} "
                         "connected"
                     )

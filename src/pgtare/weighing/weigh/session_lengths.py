@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 
 from pgtare.estimate.trial.design import MIXED, Design, block_layout, transactions_of_block
+from pgtare.postgres import pooler
 
 #: Base and control are arms that are no instruments.
 _OTHER_ARMS = 2
@@ -27,13 +28,14 @@ class SessionLengths:
 
 def session_lengths(conn: psycopg.Connection[Any]) -> SessionLengths | None:
     """Of the connected database, by pg_stat_database; None without a session."""
-    row = conn.execute(
+    ((transactions, session_ms, sessions),) = pooler.rows(
+        conn,
         "SELECT (xact_commit + xact_rollback)::float8, session_time, sessions"
-        " FROM pg_catalog.pg_stat_database WHERE datname = pg_catalog.current_database()"
-    ).fetchone()
-    if row is None or not row[2]:
+        " FROM pg_stat_database WHERE datname = current_database()",
+    )
+    if not sessions:
         return None
-    return SessionLengths(row[0] / row[2], row[1] / 1_000 / row[2])
+    return SessionLengths(transactions / sessions, session_ms / 1_000 / sessions)
 
 
 def too_short(design: Design, found: SessionLengths | None) -> str:

@@ -62,7 +62,7 @@ def _is_now(conn: psycopg.Connection[Any], name: str, value: str) -> bool:
         return _on_now(conn, name) is not None
     row = conn.execute(
         "SELECT setting, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings"
-        " WHERE name = %s",
+        " WHERE name OPERATOR(pg_catalog.=) %s",
         (name,),
     ).fetchone()
     return row is not None and value.lower() in (row[0].lower(), row[1].lower())
@@ -72,8 +72,8 @@ def _on_now(conn: psycopg.Connection[Any], name: str) -> str | None:
     """A setting's value if it makes the server observe something, else None."""
     row = conn.execute(
         "SELECT setting, pg_catalog.current_setting(name), (SELECT query_id IS NULL FROM"
-        " pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid())"
-        " FROM pg_catalog.pg_settings WHERE name = %s",
+        " pg_catalog.pg_stat_activity WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())"
+        " FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) %s",
         (name,),
     ).fetchone()
     if row is None or row[0] in _OFF:
