@@ -239,6 +239,27 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
     assert arm(result, "track_io_timing")["answer"]["verdict"] == "not_verified"
 
 
+def test_a_session_lost_just_after_the_trial_takes_nothing_of_it(
+    running: Cluster, tmp_path: Path
+) -> None:
+    """While the sessions' counters are waited for."""
+    dsn = running.dsn("app")
+    with traffic(dsn), running.connect("app") as conn:
+        client = start_pgtare(
+            "weigh track_io_timing --dsn {} --duration 3 --output {}", dsn, tmp_path / "w.json"
+        )
+        _wait_until_running(dsn)
+        _wait_until_running(dsn, running=False)
+        time.sleep(0.3)  # the last observations are read
+        conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'pgtare'"
+        )
+        out, err = client.communicate(timeout=60)
+    assert "Traceback" not in err, (out, err)
+    assert read(tmp_path / "w.json")["design"]["blocks"] > 0
+
+
 @pytest.mark.slow
 def test_base_current_keeps_what_is_set(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+
+import psycopg
 
 from pgtare.errors import MeasurementError
 from pgtare.estimate.trial.analysis import analyse, live
@@ -61,26 +64,30 @@ class Measurement:
     def end(
         self, got: recording.TrialRecording, stop_load: Callable[[], None] = lambda: None
     ) -> None:
-        """Read the server once more, and stop the load. Raises MeasurementError without data."""
+        """Read the server once more, and stop the load. Raises MeasurementError without data.
+
+        A server that goes away by now takes nothing of what was measured.
+        """
         ended_s = time.monotonic()
         plan, chosen = self.plan, self.plan.request.chosen
-        alive = got.stopped_by != "server" or got.status is not None
         outside = 0
-        if alive and got.status is not None:
-            there = len(planning.sessions_there(self.module.conn, plan.population))
-            outside = max(0, there - got.status.sessions_now)
+        with contextlib.suppress(psycopg.Error):
+            if got.status is not None:
+                there = len(planning.sessions_there(self.module.conn, plan.population))
+                outside = max(0, there - got.status.sessions_now)
         stop_load()
         if not len(finished(got.observations)):
             raise MeasurementError(_nothing(plan, got, outside))
         took_part_pct = None
-        if alive and got.status is not None:
-            time.sleep(_SETTLE_S)
-            counted = participation.count(self.module)
-            if plan.request.load is not None:  # it has stopped, and nothing was added since
-                counted = replace(counted, at_s=ended_s)
-            took_part_pct = participation.share_pct(
-                self._counted_before, counted, got.status, got.duration_s
-            )
+        with contextlib.suppress(psycopg.Error):
+            if got.status is not None:
+                time.sleep(_SETTLE_S)
+                counted = participation.count(self.module)
+                if plan.request.load is not None:  # it has stopped, and nothing was added since
+                    counted = replace(counted, at_s=ended_s)
+                took_part_pct = participation.share_pct(
+                    self._counted_before, counted, got.status, got.duration_s
+                )
         self._recording = got
         self._after = _After(outside, took_part_pct, snapshot(self.module.conn, chosen))
 
