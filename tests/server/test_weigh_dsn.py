@@ -239,6 +239,21 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
     assert arm(result, "track_io_timing")["answer"]["verdict"] == "not_verified"
 
 
+def test_a_session_lost_before_the_trial_is_reported(
+    running: Cluster, wheel: Binaries, tmp_path: Path
+) -> None:
+    """While the load warms up, as by idle_session_timeout of the role."""
+    (tmp_path / "load.sql").write_text("SELECT 1;\n")
+    message = refused(
+        "weigh track_io_timing --dsn {} --script {} --pg-config {} --duration 2",
+        running.dsn("app", options="-c idle_session_timeout=500ms"),
+        tmp_path / "load.sql",
+        wheel.pg_config,
+        status=1,
+    )
+    assert "the server did not answer" in message
+
+
 def test_a_session_lost_just_after_the_trial_takes_nothing_of_it(
     running: Cluster, tmp_path: Path
 ) -> None:

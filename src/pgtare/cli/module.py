@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import psycopg
 import typer
 from rich.table import Table
 from rich.text import Text
 
 import pgtare
 from pgtare import cli
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import UsageError
 from pgtare.kit.progress import Steps
 from pgtare.kit.terminal_text import plain
 from pgtare.postgres import (
@@ -190,16 +189,11 @@ def _versions(dsn: str | None, pg_config: Path | None) -> tuple[str | None, list
             for name in modules.PRELOAD_ORDER
         ]
     assert dsn is not None
-    with own_session.connect(dsn) as conn:
-        try:
-            return conn.info.dbname, [
-                module_versions.with_files(conn, module_versions.read(conn, name))
-                for name in modules.PRELOAD_ORDER
-            ]
-        except psycopg.Error as ex:
-            raise MeasurementError(
-                f"the server did not answer: {own_session.first_line(ex)}"
-            ) from ex
+    with own_session.answered(), own_session.connect(dsn) as conn:
+        return conn.info.dbname, [
+            module_versions.with_files(conn, module_versions.read(conn, name))
+            for name in modules.PRELOAD_ORDER
+        ]
 
 
 @app.command("uninstall")

@@ -19,7 +19,7 @@ def status(dsn: Dsn) -> None:
 
     Example: `pgtare status --dsn "host=/var/run/postgresql dbname=app"`
     """
-    with own_session.connect(dsn) as conn:
+    with own_session.answered(), own_session.connect(dsn) as conn:
         module = Trials(conn)
         module.require_module()
         found = module.status()
@@ -58,7 +58,7 @@ def stop(dsn: Dsn) -> None:
 
     Example: `pgtare stop --dsn "host=/var/run/postgresql dbname=app"`
     """
-    with own_session.connect(dsn) as conn:
+    with own_session.answered(), own_session.connect(dsn) as conn:
         stopped, mismatch = Trials(conn).stop_in_any_version()
     typer.echo("the trial is stopped" if stopped else "no trial was running")
     if mismatch:

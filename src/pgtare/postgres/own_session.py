@@ -185,6 +185,15 @@ def is_lost(conn: psycopg.Connection[Any], error: psycopg.Error) -> bool:
     return error.sqlstate[:3] == "57P"
 
 
+@contextlib.contextmanager
+def answered() -> Iterator[None]:
+    """Psycopg's errors become a MeasurementError: a session was ended, or the server went away."""
+    try:
+        yield
+    except psycopg.Error as ex:
+        raise MeasurementError(f"the server did not answer: {first_line(ex)}") from ex
+
+
 def first_line(ex: BaseException) -> str:
     """The first line of an error's text, and libpq's last, if there are several."""
     if isinstance(ex, psycopg.Error) and ex.diag.message_primary:

@@ -62,7 +62,7 @@ def weigh(
     What Ctrl-C or a server that goes away left is returned, marked partial.
     """
     stages = Stages(console)
-    with open_target(request, stages.say, confirm) as target:
+    with own_session.answered(), open_target(request, stages.say, confirm) as target:
         return _Run(request, target, command, console, stages, during).run()
 
 
@@ -72,7 +72,7 @@ def dry_run(request: Request) -> list[str]:
     if request.dsn is None:
         plan = WeighPlan(request, design, trials.Population(None), 0, ())
         return planning.describe(plan, None)
-    with own_session.connect(request.dsn) as conn:
+    with own_session.answered(), own_session.connect(request.dsn) as conn:
         pooler.require_one_session(conn, request.dsn, PURPOSE)
         if request.load is None or request.load.scripts:
             Trials(conn).require_module(*needs_of(request.chosen))
