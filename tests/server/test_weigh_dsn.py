@@ -246,7 +246,7 @@ def test_a_session_lost_before_the_trial_is_reported(
     (tmp_path / "load.sql").write_text("SELECT 1;\n")
     message = refused(
         "weigh track_io_timing --dsn {} --script {} --pg-config {} --duration 2",
-        running.dsn("app", options="-c idle_session_timeout=500ms"),
+        running.dsn("app", options="-c idle_session_timeout=1s"),
         tmp_path / "load.sql",
         wheel.pg_config,
         status=1,
