@@ -237,6 +237,34 @@ def test_own_directory_cannot_be_made(open_directory: Path) -> None:
         own_directory(open_directory / "file" / "below", 0o755)
 
 
+@pytest.mark.parametrize("home", ["{closed}/home", None])
+def test_a_home_that_is_not_there_for_this_user_is_passed_over(
+    as_root: None, tmp_path: Path, home: str | None
+) -> None:
+    """As after runuser, which keeps root's, or in a container under a number without an account."""
+    tmp_path.chmod(0o700)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from pgtare.postgres.directories import existing; print(existing())",
+        ],
+        user=54_321,
+        env={} if home is None else {"HOME": home.format(closed=tmp_path)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "None\n", done.stderr
+
+
+def test_a_pg_config_that_cannot_be_looked_at_is_refused() -> None:
+    with pytest.raises(UsageError, match="File name too long"):
+        from_pg_config("/" + "x" * 300)
+    with pytest.raises(UsageError, match=r"there is no .*/~nobody-of-that-name"):
+        from_pg_config("~nobody-of-that-name/bin/pg_config")
+
+
 def test_settings_are_quoted() -> None:
     text = render(checked({"Work_Mem": "4MB", "a.b": "it's\\", "jit": False, "n": 2, "gone": None}))
     assert text == "work_mem = '4MB'\na.b = 'it''s\\\\'\njit = off\nn = 2\n"

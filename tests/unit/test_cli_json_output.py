@@ -35,6 +35,8 @@ def test_a_plan_is_words(command: tuple[str, ...], tmp_path: Path) -> None:
         (DRY_RUN, "--output", "-", "cannot write -: name a file"),
         (("weigh", "track_io_timing"), "--output", "/sys/w.json", "/sys is not writable"),
         (("clock",), "--output", "/nowhere/c.json", "there is no directory /nowhere"),
+        (("clock",), "--output", f"/tmp/{'x' * 300}", "File name too long"),  # noqa: S108
+        (("weigh", "track_io_timing"), "--out", f"/tmp/{'x' * 300}", "File name too long"),  # noqa: S108
         (("instruments",), "--output", "/nowhere/i.json", "there is no directory /nowhere"),
         (("report", "/nowhere"), "--html", "/nowhere/r.html", "cannot write /nowhere/r.html"),
         (("doctor", "--dsn", "host=/nowhere"), "--output", "/nowhere/d", "cannot write"),

@@ -140,7 +140,9 @@ def check_new(directory: Path, kind: ArtefactKind | None = None, *, renamed: boo
     there by a rename, as by `Staged`; else files are written there one by one.
     """
     target = directory.absolute()
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
+    with files.refused(f"cannot make {directory}"):
+        taken = target.is_symlink() or (target.exists() and not target.is_dir())
+    if taken:
         raise UsageError(
             f"{directory} exists already and is not a directory; "
             "name a directory that does not exist yet"

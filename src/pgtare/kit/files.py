@@ -55,6 +55,15 @@ def ended_by_full_disk(path: Path, why: str, read_by: str | None) -> DiskFull:
     )
 
 
+@contextlib.contextmanager
+def refused(what: str) -> Iterator[None]:
+    """What the system refuses is a UsageError; what: "cannot make FILE"."""
+    try:
+        yield
+    except OSError as ex:
+        raise UsageError(f"{what}: {ex.strerror}") from ex
+
+
 def check_target(path: Path | None) -> None:
     """Find out before a measurement, not after it, whether a file can go there; UsageError.
 
@@ -64,24 +73,28 @@ def check_target(path: Path | None) -> None:
         return
     if str(path) == "-":
         raise UsageError("cannot write -: name a file; standard output is /dev/stdout")
+    what = f"cannot write {path}"
     parent = path.resolve().parent
-    if not parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {parent}")
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a directory; name a file in it")
-    if path.exists() and not path.is_file():
-        if not os.access(path, os.W_OK):
-            raise UsageError(f"cannot write {path}: permission denied")
-        return
-    check_writable(parent, f"cannot write {path}")
+    with refused(what):
+        if not parent.is_dir():
+            raise UsageError(f"{what}: there is no directory {parent}")
+        if path.is_dir():
+            raise UsageError(f"{what}: it is a directory; name a file in it")
+        if path.exists() and not path.is_file():
+            if not os.access(path, os.W_OK):
+                raise UsageError(f"{what}: permission denied")
+            return
+    check_writable(parent, what)
 
 
 def check_directory(path: Path) -> None:
     """The same for a new directory: a mistyped path makes none above it; UsageError."""
+    what = f"cannot make {path}"
     parent = path.resolve().parent
-    if not parent.is_dir():
-        raise UsageError(f"cannot make {path}: there is no directory {parent}")
-    check_writable(parent, f"cannot make {path}")
+    with refused(what):
+        if not parent.is_dir():
+            raise UsageError(f"{what}: there is no directory {parent}")
+    check_writable(parent, what)
 
 
 def check_writable(directory: Path, what: str) -> None:

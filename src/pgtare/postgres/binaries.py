@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pgtare.errors import UsageError
+from pgtare.kit import files
 from pgtare.postgres.os_account import environment
 from pgtare.postgres.wheel import WheelMissing, private_copy
 
@@ -96,17 +97,18 @@ def from_wheel() -> Binaries:
 
 def from_pg_config(path: str | Path) -> Binaries:
     """The PostgreSQL installation that the program pg_config at `path` belongs to."""
-    pg_config = Path(path).expanduser().absolute()
-    if pg_config.is_dir():
-        raise UsageError(
-            f"{pg_config} is a directory: give the program itself, "
-            f"for example --pg-config {pg_config / 'pg_config'}"
-        )
-    if not pg_config.exists():
-        raise UsageError(
-            f"there is no {pg_config}: give the path of an installed pg_config "
-            f"(Debian: postgresql-server-dev-NN, RPM: postgresqlNN-devel) with --pg-config"
-        )
+    pg_config = Path(os.path.expanduser(path)).absolute()  # ~x stays, if there is no user x
+    with files.refused(f"cannot run {pg_config}"):
+        if pg_config.is_dir():
+            raise UsageError(
+                f"{pg_config} is a directory: give the program itself, "
+                f"for example --pg-config {pg_config / 'pg_config'}"
+            )
+        if not pg_config.exists():
+            raise UsageError(
+                f"there is no {pg_config}: give the path of an installed pg_config "
+                f"(Debian: postgresql-server-dev-NN, RPM: postgresqlNN-devel) with --pg-config"
+            )
     if not os.access(pg_config, os.X_OK):
         raise UsageError(f"{pg_config} is not executable: give the program pg_config itself")
     return _describe(pg_config, "pg_config")

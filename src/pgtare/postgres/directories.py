@@ -60,7 +60,7 @@ def own_directory(path: Path, mode: int) -> Path:
     changed by others: what we execute from it could be theirs.
     """
     existing = path.parent
-    while not existing.exists():
+    while not os.path.exists(existing):  # nor can those be seen that others have closed
         existing = existing.parent
     _check_ancestors(existing.resolve())
     try:
@@ -118,7 +118,7 @@ def made_once(shelf_name: str, name: str, make: Callable[[Path], Path]) -> Path:
 def existing() -> Path | None:
     """The directory below which everything lives, if it has been made; UsageError as `place`."""
     base = _chosen()
-    return own_directory(base, 0o755) if base.exists() else None
+    return own_directory(base, 0o755) if os.path.exists(base) else None
 
 
 def _base() -> Path:
@@ -140,17 +140,18 @@ def _chosen() -> Path:
     else:
         cache = os.environ.get("XDG_CACHE_HOME", "")
         # The XDG specification: relative paths are to be ignored.
-        preferred = (Path(cache) if cache.startswith("/") else Path.home() / ".cache") / "pgtare"
-    if is_plain(preferred) and _can_make(preferred):
+        home = os.path.expanduser("~/.cache")  # relative for a number without an account
+        preferred = Path(cache if cache.startswith("/") else home) / "pgtare"
+    if preferred.is_absolute() and is_plain(preferred) and _can_make(preferred):
         return preferred
     return Path(f"/var/tmp/pgtare-{os.geteuid()}")  # noqa: S108
 
 
 def _can_make(path: Path) -> bool:
     nearest = path
-    while not nearest.exists():
+    while not os.path.exists(nearest):
         nearest = nearest.parent
-    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    return os.path.isdir(nearest) and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def _check_ancestors(directory: Path) -> None:

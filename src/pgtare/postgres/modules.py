@@ -120,7 +120,7 @@ def _install_built(
         files, differing = _checked_targets(built, binaries, destdir, force)
         owner = owning_package(binaries, built.module) if destdir is None else None
         outcome: Literal["installed", "unchanged", "replaced"] = "unchanged"
-        if differing or not all(target.exists() for target in files.values()):
+        if differing or not all(os.path.exists(target) for target in files.values()):
             outcome = "replaced" if differing else "installed"
             changed |= files
             scripts = files[built.control_path].parent.glob(f"{built.module}--*.sql")
@@ -146,7 +146,7 @@ def _checked_targets(
         built.so_path: libraries / built.so_path.name,
         built.control_path: extensions / built.control_path.name,
     }
-    present = {path: target for path, target in files.items() if target.exists()}
+    present = {path: target for path, target in files.items() if os.path.exists(target)}
     for target in present.values():
         if not target.is_file():
             raise UsageError(f"{target} is no file: move it away")
