@@ -287,7 +287,10 @@ def uninstall(
         try:
             path.unlink()
         except OSError as ex:
-            raise _cannot_write(path.parent, ex) from ex
+            raise UsageError(
+                f"cannot remove {path} ({ex.strerror}): run the command as the owner of its "
+                "directory (mostly root)"
+            ) from ex
     return files
 
 
