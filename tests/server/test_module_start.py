@@ -6,10 +6,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgtare.kit.option_values import LONGEST_S
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.own_session import connect
+from pgtare.weighing.trials import Population, Trials
+from pgtare.weighing.weigh.recording import Halt, record
 from tests.servers import crashes
 from tests.sessions import Connection, bare_session, eventually, one
-from tests.trials import MARKER, refusal, start, trial
+from tests.trials import MARKED, MARKER, design_of, refusal, start, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -214,6 +218,25 @@ def test_trial_ends_at_its_deadline(operator: Connection, duration: float, sleep
     assert operator.execute(
         "SELECT running, end_reason, ended IS NOT NULL FROM pgtare.trial_status()"
     ).fetchone() == (False, "deadline", True)
+
+
+def test_a_week_may_be_asked_for(server: Cluster) -> None:
+    """The longest that --duration takes is the longest that a trial may last."""
+    halt = Halt()
+    halt.set()
+    with connect(server.dsn()) as owner:
+        got = record(
+            Trials(owner),
+            design_of(MARKED),
+            Population("postgres"),
+            LONGEST_S,
+            cpu=False,
+            load=None,
+            look=None,
+            tick=lambda seconds, rows: None,
+            halt=halt,
+        )
+    assert got.stopped_by == "interrupt"
 
 
 def test_owner_takes_no_part(operator: Connection) -> None:

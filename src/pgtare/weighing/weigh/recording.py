@@ -16,6 +16,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
+from pgtare.kit.option_values import LONGEST_S
 from pgtare.postgres.load import PgbenchLoad
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.trials import Population, Status, Trials
@@ -31,7 +32,8 @@ _ENDINGS = {
 _DRAIN_S = 0.1
 _POLL_S = 0.1
 _STATUS_S = 1.0
-#: How much longer than asked the server lets the trial run, should we not stop it.
+#: How much longer than asked the server lets the trial run, should we not stop it. Both together
+#: are at most a week, the server's limit.
 _GRACE_S = 10.0
 #: Looking at the data competes with the load for the processor: at most this share of the time.
 _LOOK_SHARE = 0.05
@@ -115,6 +117,7 @@ def record(
     trial cannot start, MeasurementError if the load fails.
     """
     halt = halt or Halt()
+    seconds = min(seconds, LONGEST_S - _GRACE_S)
     trials.start(design, population, seconds + _GRACE_S, cpu=cpu)
     if lease is not None:
         trials.renew(lease.seconds)
