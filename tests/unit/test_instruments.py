@@ -202,6 +202,7 @@ def test_an_ad_hoc_arm_is_read(spec: str, settings: dict[str, str]) -> None:
         ("x: jit='on' off", "cannot read"),
         ("X: jit=on", "may hold only"),
         ("base: jit=on", "taken by the trial"),
+        ("all_together: jit=on", "taken by the trial"),
         ("x: a;b=on", "is not the name of a setting"),
         ("x: role=postgres", "cannot be part of an arm"),
         ("x: application_name=x", "cannot be part of an arm"),

@@ -21,8 +21,10 @@ NAME = re.compile(r"[a-z0-9_]+")
 _SETTING = re.compile(r"[a-z_][a-z0-9_$]*(?:\.[a-z_][a-z0-9_$]*)*")
 _LIBRARY = re.compile(r"[a-z0-9_-]+", re.IGNORECASE)
 
+#: The arm in which all instruments are on.
+TOGETHER = "all_together"
 #: Arm names the trial itself uses.
-RESERVED_NAMES = frozenset({"base", "control", "injected"})
+RESERVED_NAMES = frozenset({"base", "control", "injected", TOGETHER})
 
 #: Settings no arm may hold: they change whose the session is, how we read what it sends, or the
 #: transaction it is in, or nobody can set them.

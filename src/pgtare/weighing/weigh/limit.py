@@ -14,15 +14,13 @@ from pgtare.estimate.trial.results import Live, LiveArm
 from pgtare.kit import files, numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.weighing.instruments.arms import union
-from pgtare.weighing.instruments.model import Chosen, FlagRule
+from pgtare.weighing.instruments.model import TOGETHER, Chosen, FlagRule
 from pgtare.weighing.weigh.report import alarms, wording
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import ArmResult, Limit, WeighResult
 
 State = Literal["below", "above", "undecided"]
 
-#: The arm in which all instruments are on.
-TOGETHER = "all_together"
 #: Exit statuses of a trial that has limits.
 BELOW, ABOVE, UNDECIDED = 0, 10, 11
 #: No limit is decided on fewer seconds, or blocks.
