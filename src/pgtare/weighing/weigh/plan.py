@@ -31,6 +31,19 @@ SLICE_MS, SLICE_TRANSACTIONS, LONGEST_SLICE_MS = (50.0, 150.0), 64, 1000.0
 _RATE_S = 2.0
 #: A line of the log with a short statement in it, roughly, in bytes.
 _LOG_LINE_BYTES = 250
+#: Settings with which the log has a line of each statement: at 0, and if they are on.
+_LOG_AT_ZERO = (
+    "auto_explain.log_min_duration",
+    "log_min_duration_sample",
+    "log_min_duration_statement",
+)
+_LOG_IF_ON = (
+    "log_duration",
+    "log_executor_stats",
+    "log_parser_stats",
+    "log_planner_stats",
+    "log_statement_stats",
+)
 _ZERO = re.compile(r" *0+ *(us|ms|s|min|h|d)? *")
 
 
@@ -280,7 +293,7 @@ def describe(plan: WeighPlan, rate_tps: float | None) -> list[str]:
                 "statement"
             )
         lines.append(
-            f"log: {100 * share:.0f} % of the transactions go to the log, for {names}{volume}"
+            f"log: up to {100 * share:.0f} % of the transactions go to the log, for {names}{volume}"
         )
     if request.dsn is not None:
         lines.append(
@@ -333,14 +346,19 @@ def _population_line(plan: WeighPlan) -> str:
 
 
 def _logging_setting(settings: Mapping[str, str]) -> str:
-    """The setting by which each statement writes a line to the log; empty if there is none."""
-    for name, value in settings.items():
-        if name in ("log_min_duration_statement", "auto_explain.log_min_duration"):
-            logs = _ZERO.fullmatch(value) is not None
-        elif name == "log_duration":
-            logs = value.lower() in ("on", "true", "yes", "1")
-        else:
-            logs = name == "log_statement" and value.lower() in ("all", "mod")
-        if logs:
-            return name
-    return ""
+    """The setting by which statements write lines to the log; empty if there is none."""
+    return next((name for name, value in settings.items() if _logs(name, value)), "")
+
+
+def _logs(name: str, value: str) -> bool:
+    """Whether a setting lets each statement, or a sample of them, write to the log."""
+    word = value.strip().lower()
+    if name in _LOG_AT_ZERO:
+        return _ZERO.fullmatch(value) is not None
+    if name in _LOG_IF_ON or name.startswith("debug_print_"):
+        return word not in ("off", "false", "no", "0")
+    if name == "log_transaction_sample_rate":
+        return _ZERO.fullmatch(value) is None
+    if name == "pgaudit.log":
+        return word != "none"
+    return name == "log_statement" and word in ("all", "mod")
