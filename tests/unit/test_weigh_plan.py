@@ -22,6 +22,7 @@ from pgtare.weighing.weigh.request import Request
         "log_transaction_sample_rate=1",
         "log_executor_stats=on",
         "debug_print_plan=on",
+        "log_min_messages=debug1",
         "pgaudit.log='read, write'",
     ],
 )
@@ -42,6 +43,7 @@ def test_an_arm_that_floods_the_log_has_to_be_allowed(setting: str) -> None:
         "log_min_duration_sample=-1",
         "log_transaction_sample_rate=0",
         "debug_print_plan=off",
+        "log_min_messages=info",
         "pgaudit.log=none",
         "log_lock_waits=on",
     ],

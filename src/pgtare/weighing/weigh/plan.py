@@ -361,4 +361,6 @@ def _logs(name: str, value: str) -> bool:
         return _ZERO.fullmatch(value) is None
     if name == "pgaudit.log":
         return word != "none"
+    if name == "log_min_messages":
+        return "debug" in word
     return name == "log_statement" and word in ("all", "mod")
