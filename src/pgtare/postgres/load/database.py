@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.postgres import own_session
+from pgtare.postgres import own_session, pooler
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.load.pgbench import create_tables, find_pgbench
 
@@ -95,12 +95,11 @@ def _drop(name: str) -> sql.Composed:
 
 def _is_ours(conn: psycopg.Connection[Any], name: str) -> bool:
     """True for a database with our mark, False if there is none; UsageError for any other."""
-    row = conn.execute(
-        "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s", (name,)
-    ).fetchone()
-    if row is None:
+    query = "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = %s"
+    found = pooler.rows(conn, query, name)
+    if not found:
         return False
-    if row[0] != mark(name):
+    if found[0][0] != mark(name):
         raise UsageError(
             f"database {name} was not made by pgtare (it lacks its comment), so pgtare neither"
             " fills nor drops it: choose another name"
