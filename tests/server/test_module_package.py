@@ -266,6 +266,13 @@ def pipe(control: Path) -> None:
     os.mkfifo(control)
 
 
+def give_to_a_group(library: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(library.parent, -1, 12_345)
+    library.parent.chmod(0o775)
+
+
 def cut(length: int) -> Callable[[Path], object]:
     return lambda library: library.write_bytes(library.read_bytes()[:length])
 
@@ -290,6 +297,11 @@ def cut(length: int) -> Callable[[Path], object]:
         (
             "pgtare.so",
             lambda library: library.parent.chmod(0o777),
+            r"other users can change .*: copy it to a directory",
+        ),
+        (
+            "pgtare.so",
+            give_to_a_group,
             r"other users can change .*: copy it to a directory",
         ),
     ],

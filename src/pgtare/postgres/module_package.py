@@ -139,7 +139,10 @@ def _gather(package: ModulePackage, into: Path) -> None:
     extension = Path(os.path.normpath(package.directory / package.manifest.extension))
     for directory in (package.directory, extension):
         info = directory.stat()
-        if info.st_uid not in (0, os.geteuid()) or info.st_mode & stat.S_IWOTH:
+        # the group of whoever installs is as good as they are; other groups are other people
+        group_writes = info.st_mode & stat.S_IWGRP and info.st_gid not in (0, os.getegid())
+        others_write = info.st_uid not in (0, os.geteuid()) or info.st_mode & stat.S_IWOTH
+        if group_writes or others_write:
             raise UsageError(
                 f"other users can change {directory}: copy it to a directory of your own"
             )
