@@ -11,6 +11,7 @@ from pgtare.errors import PgtareError, UsageError
 from pgtare.postgres import leftovers, modules
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load.database import mark
 from pgtare.postgres.module_usage import uses_on_server
 from tests.commands import in_process
 from tests.installation_copies import copy_without_modules
@@ -83,6 +84,25 @@ def test_settings_of_roles_and_databases_are_listed_and_taken_back(cluster: Clus
         ("session_preload_libraries=auto_explain",),
         ("work_mem=5MB",),
     ]
+
+
+def test_databases_of_loads_are_dropped_unless_one_runs(cluster: Cluster) -> None:
+    """As a kill -9 of `pgtare weigh --dsn --load` leaves them."""
+    run(
+        cluster,
+        "CREATE DATABASE pgtare_bench_ours",
+        "CREATE DATABASE pgtare_bench_theirs",
+        f"COMMENT ON DATABASE pgtare_bench_ours IS '{mark('pgtare_bench_ours')}'",
+        # of a copy or a renamed one
+        f"COMMENT ON DATABASE pgtare_bench_theirs IS '{mark('pgtare_bench_ours')}'",
+    )
+    (found,) = leftovers.on_server(cluster.dsn())
+    assert found.what == "database pgtare_bench_ours of a load"
+    assert found.remove is not None
+    with cluster.connect("pgtare_bench_ours"), pytest.raises(UsageError, match="other users"):
+        found.remove()
+    found.remove()
+    assert list(leftovers.on_server(cluster.dsn())) == []
 
 
 def test_a_name_in_another_encoding_is_listed_and_left(cluster: Cluster) -> None:

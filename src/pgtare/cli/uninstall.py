@@ -27,10 +27,10 @@ def uninstall(
 ) -> None:
     """List everything that pgtare left on this machine, and with --yes remove it.
 
-    That is: extensions and settings of the server of --dsn (by DROP EXTENSION, ALTER SYSTEM, ALTER
-    ROLE and ALTER DATABASE), modules in the installation of --pg-config, and pgtare's own directory
-    of private servers and builds (PGTARE_DIR). What is in use and directories with traces stay, and
-    exit status 1 says so.
+    That is: extensions, settings and databases of loads of the server of --dsn (by DROP EXTENSION,
+    ALTER SYSTEM, ALTER ROLE, ALTER DATABASE and DROP DATABASE), modules in the installation of
+    --pg-config, and pgtare's own directory of private servers and builds (PGTARE_DIR). What is in
+    use and directories with traces stay, and exit status 1 says so.
 
     Example: `pgtare uninstall --dsn "dbname=app" --pg-config /usr/bin/pg_config --yes`
     """

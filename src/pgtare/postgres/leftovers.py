@@ -22,6 +22,7 @@ from pgtare.postgres import (
     registry,
 )
 from pgtare.postgres.binaries import Binaries
+from pgtare.postgres.load.database import mark
 from pgtare.postgres.module_usage import DATABASES, OF_ROLES, PRELOAD_SETTINGS, names_library
 from pgtare.postgres.settings import library_name, listed_libraries
 
@@ -40,6 +41,7 @@ _IN_FORCE = "SELECT current_setting(%s, true)"
 #: Kept traces
 _TRACES = r"^\.?kept-.+\.pgtrace(\.partial)?$"
 _COUNT = "SELECT count(*) FROM pg_ls_dir(%s, true, false) f WHERE f ~ %s"
+_COMMENTS = "SELECT datname, shobj_description(oid, 'pg_database') FROM pg_database ORDER BY 1"
 _EXTENSIONS = "SELECT extname FROM pg_extension WHERE extname = ANY(%s) ORDER BY 1"
 #: Whoever reads the extension's views queues behind us while we wait for its locks.
 _SHORT_WAIT = "lock_timeout = '5s'"
@@ -58,7 +60,7 @@ class Leftover:
 
 
 def on_server(dsn: str) -> Iterator[Leftover]:
-    """Extensions in its databases, our settings, and directories with traces.
+    """Extensions in its databases, databases of ours, our settings, and directories with traces.
 
     Of configuration files only postgresql.auto.conf can be changed, as others are their owner's.
     Traces stay, too, and settings of a module that is loaded: they may hold it back.
@@ -74,6 +76,7 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             of_roles = pooler.rows(connection, OF_ROLES)
             ((in_force,),) = pooler.rows(connection, _IN_FORCE, _TRACES_IN)
             names = [str(name) for (name,) in pooler.rows(connection, DATABASES)]
+            comments = pooler.rows(connection, _COMMENTS)
         for database in names:
             place = make_conninfo(dsn, dbname=database)
             try:
@@ -88,6 +91,9 @@ def on_server(dsn: str) -> Iterator[Leftover]:
                 yield Leftover(what, _dropped(place, drop))
     except psycopg.Error as ex:
         raise UsageError(f"the server cannot be looked at: {own_session.first_line(ex)}") from ex
+    for name, comment in comments:
+        if comment == mark(name):
+            yield Leftover(f"database {name} of a load", _database_dropped(dsn, name))
     for name, value, file, line in by_hand:
         if name not in PRELOAD_SETTINGS or any(names_library(str(value), own) for own in _OWN):
             yield Leftover(f"{name} in {file}, line {line}", _for_its_owner)
@@ -184,6 +190,19 @@ def _dropped(dsn: str, drop: sql.Composed) -> Callable[[], None]:
                 pooler.transaction(connection, _SHORT_WAIT),
             ):
                 connection.execute(drop)
+        except psycopg.Error as ex:
+            raise UsageError(own_session.first_line(ex)) from ex
+
+    return run
+
+
+def _database_dropped(dsn: str, name: str) -> Callable[[], None]:
+    """Without FORCE: a load that runs keeps its database."""
+
+    def run() -> None:
+        try:
+            with own_session.connect(dsn) as connection:
+                connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
         except psycopg.Error as ex:
             raise UsageError(own_session.first_line(ex)) from ex
 
