@@ -16,6 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pgtare.postgres import own_session
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from pgtare.postgres.load import drop_database
 from pgtare.postgres.modules import loadable
 from pgtare.weighing.trials import Trials
 from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare, words
@@ -237,6 +238,35 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
     result = read(tmp_path / "w.json")
     assert result["design"]["stopped_by"] == "server"
     assert arm(result, "track_io_timing")["answer"]["verdict"] == "not_verified"
+
+
+def test_a_server_that_stops_under_a_load_takes_nothing_of_what_was_measured(
+    running: Cluster, wheel: Binaries, tmp_path: Path
+) -> None:
+    """The load's database cannot be dropped then."""
+    dsn = running.dsn("app")
+    client = start_pgtare(
+        "weigh track_io_timing --dsn {} --pg-config {} --load select-only --scale 1 --yes"
+        " --duration 60 --output {}",
+        dsn,
+        wheel.pg_config,
+        tmp_path / "w.json",
+    )
+    _wait_until_running(dsn)
+    time.sleep(2)
+    running.stop()
+    try:
+        out, err = client.communicate(timeout=60)
+    finally:
+        running.start()
+    with running.connect() as conn:
+        ((left,),) = conn.execute(
+            "SELECT datname FROM pg_database WHERE datname LIKE 'pgtare_bench_%'"
+        ).fetchall()
+    drop_database(dsn, left)
+    assert client.returncode == 1, (out, err)
+    assert f"database {left} is left" in err
+    assert read(tmp_path / "w.json")["design"]["stopped_by"] == "server"
 
 
 def test_a_session_lost_before_the_trial_is_reported(

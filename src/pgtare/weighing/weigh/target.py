@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from pgtare.errors import UsageError
+from pgtare.errors import PgtareError, UsageError
 from pgtare.postgres import binaries as installations
 from pgtare.postgres import module_setup, own_session, pooler
 from pgtare.postgres.binaries import Binaries
@@ -173,4 +173,7 @@ def _load_on_running(
                 ) from ex
         yield WeighTarget(database.dsn, found, "running server")
     finally:
-        drop_database(dsn, database.name)
+        try:
+            drop_database(dsn, database.name)
+        except PgtareError as ex:  # the server has gone: what was measured is kept all the same
+            say(f"database {database.name} is left, `pgtare uninstall --dsn` drops it: {ex}")
