@@ -156,6 +156,16 @@ def test_what_cannot_be_weighed_is_reported(running: Cluster, tmp_path: Path) ->
         assert all(word in message for word in said), message
 
 
+@pytest.mark.parametrize("more", ["--yes", "--dry-run"])
+def test_what_has_to_be_allowed_is_refused_before_a_database_is_made(
+    running: Cluster, more: str
+) -> None:
+    words = ("weigh", "log_statement", "--load", "select-only", "--scale", "1", more)
+    message = refused(*words, "--dsn", running.dsn("app"))
+    assert "--allow log_statement" in message
+    assert "loading" not in message
+
+
 def test_a_trial_without_any_session_says_so_at_once(running: Cluster) -> None:
     started = time.monotonic()
     weighing = start_pgtare("weigh track_io_timing --dsn {} --duration 60", running.dsn("app"))

@@ -19,6 +19,7 @@ from pgtare.postgres.load import drop_database, initialise
 from pgtare.postgres.modules import PRELOAD_ORDER, Loadable, loadable
 from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.trials import setup_steps
+from pgtare.weighing.weigh.plan import refuse_unsafe
 from pgtare.weighing.weigh.request import Request
 
 #: Observations of a fast load for several seconds, so that a slow look at them loses none.
@@ -73,8 +74,10 @@ def open_target(
 def require_installed(conn: psycopg.Connection[Any], request: Request) -> None:
     """Raise UsageError if the server lacks what a database of our own there would need.
 
-    It names all that is to be done; the extensions are made in that database by us.
+    It names all that is to be done; the extensions are made in that database by us. Nor is it made
+    for what has to be allowed.
     """
+    refuse_unsafe(request)
     steps = setup_steps(conn, *needs_of(request.chosen), create=False)
     if steps:
         raise module_setup.missing("the server module pgtare, or a library, is missing", steps)
