@@ -160,8 +160,8 @@ def test_what_cannot_be_weighed_is_reported(running: Cluster, tmp_path: Path) ->
 def test_what_has_to_be_allowed_is_refused_before_a_database_is_made(
     running: Cluster, more: str
 ) -> None:
-    words = ("weigh", "log_statement", "--load", "select-only", "--scale", "1", more)
-    message = refused(*words, "--dsn", running.dsn("app"))
+    asked = ("weigh", "log_statement", "--load", "select-only", "--scale", "1", more)
+    message = refused(*asked, "--dsn", running.dsn("app"))
     assert "--allow log_statement" in message
     assert "loading" not in message
 
