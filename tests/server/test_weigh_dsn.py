@@ -282,16 +282,37 @@ def test_a_server_that_stops_under_a_load_takes_nothing_of_what_was_measured(
 def test_a_session_lost_before_the_trial_is_reported(
     running: Cluster, wheel: Binaries, tmp_path: Path
 ) -> None:
-    """While the load warms up, as by idle_session_timeout of the role."""
+    """While the load warms up."""
     (tmp_path / "load.sql").write_text("SELECT 1;\n")
-    message = refused(
+    with running.connect("app") as conn:
+        client = start_pgtare(
+            "weigh track_io_timing --dsn {} --script {} --pg-config {} --duration 2",
+            running.dsn("app"),
+            tmp_path / "load.sql",
+            wheel.pg_config,
+        )
+        read_until(client, "warming up")
+        conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'pgtare'"
+        )
+        _, err = client.communicate(timeout=60)
+    assert client.returncode == 1, err
+    assert "Traceback" not in err
+    assert "the server did not answer" in err
+
+
+def test_a_session_that_waits_for_its_load_outlasts_idle_session_timeout(
+    running: Cluster, wheel: Binaries, tmp_path: Path
+) -> None:
+    (tmp_path / "load.sql").write_text("SELECT 1;\n")
+    done = in_process(
         "weigh track_io_timing --dsn {} --script {} --pg-config {} --duration 2",
         running.dsn("app", options="-c idle_session_timeout=1s"),
         tmp_path / "load.sql",
         wheel.pg_config,
-        status=1,
     )
-    assert "the server did not answer" in message
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_session_lost_just_after_the_trial_takes_nothing_of_it(

@@ -100,6 +100,8 @@ class _Run:
 
     def run(self) -> Weighing:
         with own_session.connect(self.target.dsn) as conn:
+            if not pooler.is_pooled(conn):  # it waits while a load warms up or is measured
+                conn.execute("SET idle_session_timeout = 0")
             module = Trials(conn)
             info = module.require_module(*needs_of(self.request.chosen))
             found = _previous_trial(module.status())
