@@ -41,8 +41,8 @@ def of_recording(
         )
     if steal_pct is not None and steal_pct > _STEAL_PCT:
         found.append(
-            f"Other guests took {steal_pct:.1f} % of this machine's processor time; "
-            "intervals allow for it, but are wider."
+            f"Other guests took {steal_pct:.1f} % of the processor time of the machine on which "
+            "pgtare ran; if the server is there, intervals allow for it, but are wider."
         )
     return found
 
