@@ -146,7 +146,7 @@ def test_what_cannot_be_weighed_is_reported(running: Cluster, tmp_path: Path) ->
     for instrument, dsn, status, said in (
         ("log_statement", app, 2, ["--allow log_statement"]),
         ("auto_explain", app, 2, ["shared_preload_libraries = ", "auto_explain"]),
-        ("track_io_timing", bare, 2, ["CREATE EXTENSION pgtare"]),
+        ("track_io_timing", bare, 2, ["CREATE EXTENSION pgtare", "a database that has it"]),
         ("track_io_timing", running.dsn("app", user="visitor"), 2, ["GRANT"]),
         ("track_io_timing", nowhere, 1, ["cannot connect"]),
         ("track_io_timing", "host=/tmp nonsense=1", 2, ["connection string"]),

@@ -152,7 +152,8 @@ class Trials:
             raise module_setup.missing(
                 f"database {self.conn.info.dbname} has no extension pgtare",
                 setup_steps(self.conn, libraries, extensions),
-                "; where nothing can be installed, `pgtare weigh --outside` needs none of this",
+                "; or give --dsn a database that has it; where nothing can be installed, `pgtare "
+                "weigh --outside` needs none of this",
             ) from ex
         if not info.usable:
             raise UsageError(
