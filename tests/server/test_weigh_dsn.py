@@ -233,6 +233,22 @@ def test_kill_9_of_the_client_gives_settings_back(running: Cluster) -> None:
     assert "lost its client" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
+def test_a_client_that_hangs_leaves_no_trial_behind(running: Cluster) -> None:
+    dsn = running.dsn("app")
+    with traffic(dsn):
+        client = start_pgtare("weigh track_io_timing --dsn {} --duration 600", dsn)
+        _wait_until_running(dsn)
+        os.killpg(client.pid, signal.SIGSTOP)
+        try:
+            _wait_until_running(dsn, running=False)
+        finally:
+            os.killpg(client.pid, signal.SIGCONT)
+        out, err = client.communicate(timeout=60)
+    assert client.returncode == 1, (out, err)
+    assert "its lease was not renewed in time" in " ".join(out.split())
+
+
 def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> None:
     dsn = running.dsn("app")
     with traffic(dsn):

@@ -37,6 +37,9 @@ from pgtare.weighing.weigh.target import (
 
 #: The load runs this long before the trial: caches fill, connections settle.
 WARM_UP_S = 2.0
+#: A client that hangs, or whose network is cut, leaves no trial behind: the server may notice after
+#: hours only.
+_LEASE = recording.Lease(seconds=20.0, every_s=4.0)
 #: Above this share of waiting for a processor, service times say more than what was done.
 _WAITING = 0.05
 
@@ -99,7 +102,8 @@ class _Run:
         self.console, self.stages, self.during = console, stages, during
 
     def run(self) -> Weighing:
-        with own_session.connect(self.target.dsn) as conn:
+        vanished = {"tcp_user_timeout": str(own_session.VANISHED_MS), **own_session.KEEPALIVES}
+        with own_session.connect(self.target.dsn, pooler.Connection, **vanished) as conn:
             if not pooler.is_pooled(conn):  # it waits while a load warms up or is measured
                 conn.execute("SET idle_session_timeout = 0")
             module = Trials(conn)
@@ -177,6 +181,7 @@ class _Run:
                 load=load,
                 look=look,
                 tick=display.count,
+                lease=_LEASE,
             )
         description = self._describe_load(load)
         measurement.end(got, load.stop if load is not None else lambda: None)
