@@ -247,6 +247,9 @@ def test_a_client_that_hangs_leaves_no_trial_behind(running: Cluster) -> None:
         out, err = client.communicate(timeout=60)
     assert client.returncode == 1, (out, err)
     assert "its lease was not renewed in time" in " ".join(out.split())
+    with traffic(dsn):
+        done = pgtare("weigh", "track_io_timing", "--dsn", dsn, "--duration", "2")
+    assert "lost its client" in " ".join(done.stdout.split())
 
 
 def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> None:
