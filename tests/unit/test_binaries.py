@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import UsageError
+from pgtare.postgres import directories
 from pgtare.postgres import wheel as wheel_module
 from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.postgres.directories import own_directory, place
@@ -243,19 +244,21 @@ def test_a_home_that_is_not_there_for_this_user_is_passed_over(
 ) -> None:
     """As after runuser, which keeps root's, or in a container under a number without an account."""
     tmp_path.chmod(0o700)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from pgtare.postgres.directories import existing; print(existing())",
-        ],
-        user=54_321,
-        env={} if home is None else {"HOME": home.format(closed=tmp_path)},
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "None\n", done.stderr
+    child = os.fork()
+    if child == 0:  # another account may not run this Python
+        status = 1
+        try:
+            for name in ("HOME", "XDG_CACHE_HOME", directories.DIRECTORY_VARIABLE):
+                os.environ.pop(name, None)
+            if home is not None:
+                os.environ["HOME"] = home.format(closed=tmp_path)
+            os.setgroups([])
+            os.setgid(54_321)
+            os.setuid(54_321)
+            status = 0 if directories.existing() is None else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_pg_config_that_cannot_be_looked_at_is_refused() -> None:
