@@ -70,8 +70,9 @@ def test_sessions_are_made_anew_and_count_as_one_each(two: tuple[str, str], tmp_
     done = pgtare(f"weigh {servers(*two)} -d 6 --out {tmp_path / 'w'}")
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w" / "result.json")
-    assert result["design"]["outside"]["session_s"] == 1.0
-    assert 5 <= result["design"]["blocks"] <= 6  # the sessions, not the hundreds of bursts
+    # a second, or more where to connect takes longer than a tenth of that
+    assert 1.0 <= result["design"]["outside"]["session_s"] < 2.0
+    assert 3 <= result["design"]["blocks"] <= 6  # the sessions, not the hundreds of bursts
     assert arm(result, "b")["answer"]["verdict"] == "inconclusive"
 
 
@@ -252,7 +253,7 @@ def test_a_function_that_lets_the_next_transaction_write_is_refused(limited: Clu
 @pytest.mark.slow
 def test_sessions_that_rest_are_not_ended(limited: Cluster, tmp_path: Path) -> None:
     done = pgtare(
-        f"weigh {servers(limited.dsn(), limited.dsn())} -d 4 --sql 'SELECT pg_sleep(0.3)'"
+        f"weigh {servers(limited.dsn(), limited.dsn())} -d 12 --sql 'SELECT pg_sleep(0.3)'"
         f" --output {tmp_path / 'w'}"
     )
     assert done.returncode == 0, done.stderr

@@ -975,7 +975,6 @@ def test_a_providers_commands_are_waited_for(server: Cluster, tmp_path: Path, is
         weighed = windows.start(server.dsn(), [switch], tmp_path, seconds=20, sql=SLOWER)
         _, err = weighed.communicate(timeout=120)
         assert weighed.returncode == 0, err
-        assert f"mem is {'on' if is_on else 'off'} again" in err
         found = {a["name"]: a for a in read(tmp_path / "w" / "result.json")["arms"]}
         cost_us = found["mem"]["answer"]["us"]
         assert cost_us["lo"] < 6_000
