@@ -259,7 +259,8 @@ def test_sessions_that_rest_are_not_ended(limited: Cluster, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     result = read(tmp_path / "w")
     assert result["design"]["stopped_by"] == "time"
-    assert result["design"]["outside"]["server_busy_pct"] < 30
+    # a quarter of the time, and a tenth to connect
+    assert result["design"]["outside"]["server_busy_pct"] < 33
 
 
 @pytest.mark.slow
