@@ -48,6 +48,14 @@ def test_times_that_are_not_known_are_not_spoken_of() -> None:
     assert wording.subject(result).endswith(" transactions")
 
 
+def test_the_logging_process_is_spoken_of_where_there_is_one() -> None:
+    result = sample(50).result.model_copy(deep=True)
+    result.server["kind"] = "running server"
+    assert "Not in the figure of log_min_duration_statement: what" in wording._logging(result)
+    result.server["kind"] = "embedded PostgreSQL"
+    assert not wording._logging(result)
+
+
 def test_names_in_the_summary_are_no_markup(tmp_path: Path) -> None:
     result = from_outside()
     result.load["script"] = "<img src=x onerror=alert(1)>|*b*\x1b[2J.sql"

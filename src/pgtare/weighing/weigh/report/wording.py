@@ -258,7 +258,9 @@ def _windows(outside: OutsideInfo, windows: WindowsInfo) -> str:
 
 
 def _logging(result: WeighResult) -> str:
-    """What a line in the log costs others."""
+    """What a line in the log costs others, on a server that has a logging process."""
+    if result.server.get("kind") != "running server":
+        return ""
     base = result.arms[0].settings
     names = [
         arm.name
