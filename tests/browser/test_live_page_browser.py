@@ -19,7 +19,7 @@ from tests.live_pages import ServedPage, served
 from tests.unit import live_findings, live_rows
 from tests.unit.test_live_findings import LOCK_TITLE
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
 
 WINDOW = "from=2026-11-02T13:00:00&to=2026-11-02T15:00:00"
 #: A link and a field above the view, in the page's script.

@@ -60,6 +60,7 @@ def most_memory() -> Iterator[list[int]]:
         ),
     ],
 )
+@pytest.mark.slow
 def test_an_answer_without_end_is_a_gap(
     waits18: Cluster,
     tmp_path: Path,

@@ -65,6 +65,7 @@ def findings(spool: Path, *words: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_who_holds_up_others_is_found_once_though_the_agent_is_killed(
     plain: Cluster, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

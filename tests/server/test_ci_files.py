@@ -88,6 +88,7 @@ def run(
 @pytest.mark.parametrize(
     "change", [pytest.param("work_mem = 8MB", marks=pytest.mark.slow), "search_path = app"]
 )
+@pytest.mark.slow
 def test_a_dear_change_fails_and_is_said(
     wheel: Binaries, dsn: str, tmp_path: Path, change: str
 ) -> None:

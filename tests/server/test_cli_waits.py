@@ -29,6 +29,7 @@ def waits(timed: Cluster, *arguments: str | Path) -> subprocess.CompletedProcess
     return done
 
 
+@pytest.mark.slow
 def test_top_has_the_share_of_an_event_and_its_statement(
     timed: Cluster, sleeping: Connection
 ) -> None:

@@ -85,6 +85,7 @@ def test_each_module_is_loaded_from_the_tree_and_works(server: Cluster) -> None:
         eventually(Path(one(connection, "SHOW sql_trace.keep_directory")).is_dir)
 
 
+@pytest.mark.slow
 def test_the_command_knows_what_the_server_loads(server: Cluster) -> None:
     listed = command("module list --dsn {}", server.dsn())
     assert listed.returncode == 0, listed.stderr

@@ -95,6 +95,7 @@ def _traced(cluster: Cluster, duration: str) -> list[str]:
     return notes
 
 
+@pytest.mark.slow
 def test_traces_never_fill_the_disk(
     timed: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def test_the_page_of_a_study_shows_both_variants_and_the_change(tmp_path: Path) 
     assert json.loads((tmp_path / "out" / "result.json").read_text())["runs_done"] > 0
 
 
+@pytest.mark.slow
 def test_a_study_that_names_no_workload_of_its_own(tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(STUDY.replace('flames = ["W"]', 'flames = ["X"]'))

@@ -55,6 +55,7 @@ def seen(
     raise AssertionError("no rows")
 
 
+@pytest.mark.slow
 def test_a_first_look(wheel: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with stopped_at_once(serving(wheel)) as cluster:

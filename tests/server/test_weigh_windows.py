@@ -246,6 +246,7 @@ _EXPORTERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'ex
 
 
 @pytest.mark.parametrize("victim", ["command", "guardian"])
+@pytest.mark.slow
 def test_who_is_killed_while_all_is_on_leaves_nothing(
     server: Cluster, tmp_path: Path, victim: str
 ) -> None:

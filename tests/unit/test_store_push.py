@@ -383,7 +383,12 @@ def test_the_pace_of_retries() -> None:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
     ("lost", "meanwhile", "then"),
-    [(8, 0, 500), (4, 6, 500), (8, 20, 9_000), (100, 120, 500)],
+    [
+        (8, 0, 500),
+        (4, 6, 500),
+        (8, 20, 9_000),
+        pytest.param(100, 120, 500, marks=pytest.mark.slow),
+    ],
     ids=["none", "few", "on the next day", "many"],
 )
 def test_a_spool_restored_with_its_memory_is_noticed(
@@ -412,6 +417,7 @@ def test_a_spool_restored_with_its_memory_is_noticed(
     assert differences(store, root, to=pusher.memory.sent_seq) == {}
 
 
+@pytest.mark.slow
 def test_a_sent_commit_that_a_damaged_manifest_loses_waits_for_a_repair(
     tmp_path: Path, store: StoreConnection, make: Make
 ) -> None:
@@ -492,6 +498,7 @@ def test_a_cloned_agent_is_noticed(
 
 
 @pytest.mark.parametrize("commits", [0, COMMITS, 4 * COMMITS])
+@pytest.mark.slow
 def test_a_clone_that_starts_later_is_no_restored_spool(
     tmp_path: Path, store: StoreConnection, make: Make, commits: int
 ) -> None:
