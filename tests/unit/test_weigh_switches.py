@@ -484,6 +484,31 @@ def test_what_began_before_a_command_is_not_ended_with_it(monkeypatch: pytest.Mo
             others.kill()
 
 
+@pytest.mark.parametrize("after_s", [100, -100])
+def test_a_session_of_another_leader_is_not_ended_with_a_command(
+    monkeypatch: pytest.MonkeyPatch, after_s: int
+) -> None:
+    """Nor what its leader started: the session's number came again."""
+    monkeypatch.setattr(commands, "LONGEST_END_S", 0.2)
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 60 & echo $!; wait"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as leader:
+        assert leader.stdout is not None
+        below = psutil.Process(int(leader.stdout.readline()))
+        note = Noted(leader.pid, time.time() + after_s)
+        try:
+            commands.end_earlier(note)
+            assert leader.poll() is None
+            assert below.is_running()
+            assert note.over
+        finally:
+            leader.kill()
+            below.kill()
+
+
 def test_what_a_command_prints_is_not_in_its_error() -> None:
     """The error is kept in results, and what was printed may hold a password."""
     with pytest.raises(commands.CommandFailed) as failed:

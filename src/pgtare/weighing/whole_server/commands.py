@@ -110,7 +110,7 @@ def end_earlier(note: Note) -> None:
     if found is None:
         return
     session, began_s = found
-    left = [each for each in _of_session(session) if _began_since(each, began_s)]
+    left = _of_command(session, began_s)
     _, left = psutil.wait_procs(left, LONGEST_END_S)
     for process in left:
         with contextlib.suppress(psutil.Error):
@@ -123,16 +123,20 @@ def end_earlier(note: Note) -> None:
     note.is_over()
 
 
-def _began_since(process: psutil.Process, began_s: float) -> bool:
-    """Whether a process of a session is of ours, or another one has the number by now.
+def _of_command(session: int, began_s: float) -> list[psutil.Process]:
+    """What runs of a command that began then: another session may have the number by now.
 
-    It has if a process began before ours did, at began_s, or its leader after that.
+    It has if its leader began at another time, or any of it before that.
     """
-    with contextlib.suppress(psutil.Error):
-        after_s = process.create_time() - began_s
-        is_leader = process.pid == os.getsid(process.pid)
-        return after_s > -_SAME_START_S and not (is_leader and after_s > _SAME_START_S)
-    return False
+    found = []
+    for process in _of_session(session):
+        with contextlib.suppress(psutil.Error):
+            after_s = process.create_time() - began_s
+            if process.pid == session and abs(after_s) > _SAME_START_S:
+                return []
+            if after_s > -_SAME_START_S:
+                found.append(process)
+    return found
 
 
 class Process:
