@@ -28,6 +28,8 @@ UNREADABLE = (
 VANISHED_MS = 15_000
 #: After this many s a connection that is silent is asked whether the server is still there.
 KEEPALIVES = {"keepalives_idle": "15", "keepalives_interval": "5", "keepalives_count": "3"}
+#: What a session is opened with that notices both.
+NOTICES_VANISHED = {"tcp_user_timeout": str(VANISHED_MS), **KEEPALIVES}
 _NO_KEY = re.compile(r'(?:connection option|URI query parameter:?) "(\w+)"')
 _KEYS = sorted(each.keyword.decode() for each in psycopg.pq.Conninfo.get_defaults())
 #: What psycopg reads of a connection string to find a server: it knows no service files.

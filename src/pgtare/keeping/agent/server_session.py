@@ -199,9 +199,7 @@ class ServerSession:
         self.seconds: dict[str, float] = defaultdict(float)
         """time of the looks by name, as seen from here, in s"""
         try:
-            full = psycopg.conninfo.make_conninfo(
-                dsn, tcp_user_timeout=str(own_session.VANISHED_MS), **own_session.KEEPALIVES
-            )
+            full = psycopg.conninfo.make_conninfo(dsn, **own_session.NOTICES_VANISHED)
         except psycopg.ProgrammingError as ex:
             raise UsageError(own_session.unreadable(ex, dsn)) from ex
         conn = untraced_session.connect(

@@ -82,10 +82,11 @@ def control_session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     The driven session is waited for no longer than its work may take. Raises UsageError if a pooler
     is in between, or if the server is too old.
     """
-    vanished = {"tcp_user_timeout": str(own_session.VANISHED_MS), **own_session.KEEPALIVES}
     with (
         signals.unwind_at_exit_signals(),
-        contextlib.closing(own_session.connect(dsn, pooler.Connection, **vanished)) as conn,
+        contextlib.closing(
+            own_session.connect(dsn, pooler.Connection, **own_session.NOTICES_VANISHED)
+        ) as conn,
     ):
         if pooler.is_pooled(conn):
             raise UsageError(_POOLED)

@@ -102,8 +102,9 @@ class _Run:
         self.console, self.stages, self.during = console, stages, during
 
     def run(self) -> Weighing:
-        vanished = {"tcp_user_timeout": str(own_session.VANISHED_MS), **own_session.KEEPALIVES}
-        with own_session.connect(self.target.dsn, pooler.Connection, **vanished) as conn:
+        with own_session.connect(
+            self.target.dsn, pooler.Connection, **own_session.NOTICES_VANISHED
+        ) as conn:
             if not pooler.is_pooled(conn):  # it waits while a load warms up or is measured
                 conn.execute("SET idle_session_timeout = 0")
             module = Trials(conn)

@@ -89,10 +89,7 @@ class Changer:
         if self._conn is None or self._conn.closed:
             self.resumes |= self._conn is not None
             self._conn = own_session.connect(
-                self.dsn,
-                pooler.Connection,
-                tcp_user_timeout=str(own_session.VANISHED_MS),
-                **own_session.KEEPALIVES,
+                self.dsn, pooler.Connection, **own_session.NOTICES_VANISHED
             )
             self._conn.execute("SET idle_session_timeout = 0")
             self._conn.execute(f"SET application_name = '{GUARDIAN}'".encode())
