@@ -18,6 +18,7 @@ from pgtare.errors import MeasurementError
 from pgtare.kit.interpreter import module_command
 from pgtare.postgres.load.process import die_with
 from pgtare.weighing.switches import COMMAND_S
+from pgtare.weighing.whole_server import lasting_shell
 from pgtare.weighing.whole_server.process_keeper import ENDS_S
 
 #: A process that ends so soon after its start has failed, in s.
@@ -239,7 +240,7 @@ class Started:
 
     def __init__(self, command: str, note: Note | None = None) -> None:
         self._output, self._note = _Output(), note
-        self._watch, self._pipe = _reader(_WATCH, subprocess.DEVNULL)
+        self._watch, self._pipe = lasting_shell.start(_WATCH, subprocess.DEVNULL)
         try:
             self.popen = subprocess.Popen(  # noqa: S602 the user's own command
                 command,
@@ -294,7 +295,7 @@ class _Output:
 
     def __init__(self) -> None:
         self._file = _temporary_file()
-        self._reader, self.pipe = _reader(_READ, self._file)
+        self._reader, self.pipe = lasting_shell.start(_READ, self._file)
 
     def text(self) -> str:
         """The end of what was printed."""
@@ -302,23 +303,7 @@ class _Output:
             self._reader.wait(_STARTS_S)  # what it has started may go on writing
         end = os.fstat(self._file.fileno()).st_size
         last = os.pread(self._file.fileno(), _TAIL_BYTES, max(end - _TAIL_BYTES, 0))
-        text = " ".join(last.decode(errors="replace").split())
-        return text
-
-
-def _reader(script: str, output: IO[bytes] | int) -> tuple[subprocess.Popen[bytes], int]:
-    """A shell of its own session that may outlive us, and the pipe that it reads."""
-    reads, writes = os.pipe()
-    popen = subprocess.Popen(
-        ["/bin/sh", "-c", script],
-        stdin=reads,
-        stdout=output,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
-    os.close(reads)
-    return popen, writes
+        return " ".join(last.decode(errors="replace").split())
 
 
 def _temporary_file() -> IO[bytes]:

@@ -219,8 +219,7 @@ class SwitchGuard:
                     "was put back meanwhile"
                 )
         if "error" in answer:
-            if answer.get("printed"):
-                self._say(f"{answer['error']}: it printed: {answer['printed']}")
+            self._say_printed(answer["error"], answer.get("printed", ""))
             kind = UsageError if answer["kind"] == UsageError.__name__ else MeasurementError
             raise kind(answer["error"])
         return answer
@@ -234,8 +233,7 @@ class SwitchGuard:
         try:
             self._done = self._instead.put_back()
         except BaseException as ex:
-            if printed := printed_by(ex):
-                self._say(f"{ex}: it printed: {printed}")
+            self._say_printed(str(ex), printed_by(ex))
             self._process = self._started()
             if not isinstance(ex, Exception):
                 raise
@@ -247,6 +245,10 @@ class SwitchGuard:
             self.file.remove()
         self._done = self._said(self._done)
         raise MeasurementError(f"{_KILLED}, so it was done at once")
+
+    def _say_printed(self, error: str, printed: str) -> None:
+        if printed:
+            self._say(f"{error}: it printed: {printed}")
 
     def _end_processes(self) -> None:
         """Wait for the end of what the guardian had started: the kernel tells its keepers to.

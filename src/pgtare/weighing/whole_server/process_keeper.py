@@ -18,6 +18,8 @@ import time
 
 import psutil
 
+from pgtare.weighing.whole_server import lasting_shell
+
 #: How long processes may take to end when asked to, in s.
 ENDS_S = 10.0
 #: What they get, and the time that they have for it, in s. They are asked twice: a shell that has
@@ -38,6 +40,8 @@ _AWAITED = (signal.SIGTERM, signal.SIGCHLD)
 
 def keep() -> int:
     """Run the command until the end; its exit status, or 0 if it was ended."""
+    watch, pipe = lasting_shell.start(_WATCH, subprocess.DEVNULL)  # it must hear signals
+    os.write(pipe, f"{os.getpgrp()}\n".encode())
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     command = sys.stdin.buffer.read()
     with contextlib.suppress(AttributeError):
@@ -49,7 +53,6 @@ def keep() -> int:
         stdout=sys.stderr,
         preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
     )
-    watch = _watch()
     _say({"started": True})
     while leader.returncode is None and signal.sigwait(_AWAITED) != signal.SIGTERM:
         _reap(leader)
@@ -58,23 +61,6 @@ def keep() -> int:
     watch.kill()
     watch.wait()
     return 0 if status is None else status if status >= 0 else 128 - status
-
-
-def _watch() -> subprocess.Popen[bytes]:
-    """A shell that ends our process group if we are killed. It is in none of ours."""
-    reads, writes = os.pipe()  # nobody else has this end: it closes with us
-    watch = subprocess.Popen(
-        ["/bin/sh", "-c", _WATCH],
-        stdin=reads,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
-    )
-    os.close(reads)
-    os.write(writes, f"{os.getpgrp()}\n".encode())
-    return watch
 
 
 def _reap(leader: subprocess.Popen[bytes]) -> None:
