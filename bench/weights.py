@@ -10,7 +10,8 @@ as each start lays memory out anew. So everything is weighed again in each round
 and the interval is the t interval of the rounds' answers.
 
 `--out` keeps what was found; `--against` compares it with an earlier run's: each pair of intervals
-should agree. The exit status is 1 if more pairs disagree than chance explains in 999 of 1,000 runs.
+should agree, in percent of the run's own transaction, since the speed of a shared machine changes
+within hours. The exit status is 1 if more pairs disagree than chance explains in 999 of 1,000 runs.
 """
 
 from __future__ import annotations
@@ -328,21 +329,29 @@ def read(path: Path) -> list[Weight]:
 
 
 def compared(now: Sequence[Weight], before: Sequence[Weight]) -> int:
-    """Print which pairs of intervals disagree; 1 if that are too many."""
+    """Print which pairs of intervals disagree; 1 if that are too many in percent."""
     earlier = {weight.key: weight for weight in before}
-    apart, n = [], 0
-    for one in now:
-        other = earlier.get(one.key)
-        if other is None or not (numbers.bounded(one.us) and numbers.bounded(other.us)):
-            continue
-        n += 1
-        ends = (one.us.estimate, one.us.hi, one.us.lo, other.us.estimate, other.us.hi, other.us.lo)
-        a, a_hi, a_lo, b, b_hi, b_lo = (float(end or 0.0) for end in ends)
-        if abs(a - b) > math.hypot(a_hi - a_lo, b_hi - b_lo) / 2:
-            apart.append(one)
-            print(f"{one.observer}, {one.load}: {cell(one)}, earlier {cell(other)}")
-    if not n:
+    pairs = [
+        (one, earlier[one.key])
+        for one in now
+        if one.key in earlier and all(numbers.bounded(each.pct) for each in (one, earlier[one.key]))
+    ]
+    if not pairs:
         raise UsageError("the two runs have no observer with an interval in common")
-    most = int(scipy.stats.binom.ppf(0.999, n, ALPHA))
-    print(f"{len(apart)} of {n} pairs disagree; by chance up to {most}")
+    apart = [(one, other) for one, other in pairs if differ(one.pct, other.pct)]
+    for one, other in apart:
+        print(f"{one.observer}, {one.load}: {cell(one)}, earlier {cell(other)}")
+    in_us = sum(differ(one.us, other.us) for one, other in pairs)
+    speed = float(np.median([one.base_us / other.base_us for one, other in pairs]))
+    most = int(scipy.stats.binom.ppf(0.999, len(pairs), ALPHA))
+    print(f"transactions took {speed:.2f} times as long as in the earlier run (median)")
+    print(f"{len(apart)} of {len(pairs)} pairs disagree in percent; by chance up to {most}")
+    print(f"{in_us} disagree in µs")
     return 1 if len(apart) > most else 0
+
+
+def differ(one: Interval, other: Interval) -> bool:
+    """Whether the interval of their difference leaves 0 out."""
+    ends = (one.estimate, one.hi, one.lo, other.estimate, other.hi, other.lo)
+    a, a_hi, a_lo, b, b_hi, b_lo = (float(end or 0.0) for end in ends)
+    return abs(a - b) > math.hypot(a_hi - a_lo, b_hi - b_lo) / 2

@@ -51,7 +51,10 @@ def test_times_that_are_not_known_are_not_spoken_of() -> None:
 def test_the_logging_process_is_spoken_of_where_there_is_one() -> None:
     result = sample(50).result.model_copy(deep=True)
     result.server["kind"] = "running server"
-    assert "Not in the figure of log_min_duration_statement: what" in wording._logging(result)
+    assert (
+        "Not in the figure of auto_explain, log_min_duration_statement: what"
+        in wording._logging(result)
+    )
     result.server["kind"] = "embedded PostgreSQL"
     assert not wording._logging(result)
 

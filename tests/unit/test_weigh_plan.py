@@ -42,6 +42,7 @@ def test_an_arm_that_floods_the_log_has_to_be_allowed(setting: str) -> None:
         "log_min_duration_statement=250ms",
         "log_min_duration_sample=-1",
         "log_transaction_sample_rate=0",
+        "log_transaction_sample_rate=0.0",
         "debug_print_plan=off",
         "log_min_messages=info",
         "pgaudit.log=none",

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 
 from pgtare.estimate.trial.design import Arm, Design
+from pgtare.weighing.instruments.statement_logging import VERBOSE
 from pgtare.weighing.outside import settings_probe
 from pgtare.weighing.outside.loops import MOST_TPS, REST
 
@@ -19,18 +20,6 @@ _LINE_BYTES = 250
 _MOST_STATEMENTS = 100_000 / (1 + REST)
 #: With more plans than this in the log, it matters how long they are.
 _FEW_PLANS = 100
-#: What writes to the log without a limit.
-_VERBOSE = (
-    "debug_print_parse",
-    "debug_print_plan",
-    "debug_print_raw_parse",
-    "debug_print_rewritten",
-    "log_executor_stats",
-    "log_parser_stats",
-    "log_planner_stats",
-    "log_statement_stats",
-    "trace_sort",
-)
 
 
 def announcements(
@@ -95,7 +84,7 @@ def _is_verbose(found: Mapping[str, str]) -> bool:
     listed = (each.strip().lower() for each in found.get("log_min_messages", "").split(","))
     levels = {kind: level for kind, _, level in (each.rpartition(":") for each in listed)}
     level = levels.get("backend", levels.get("", ""))
-    return level.startswith("debug") or any(found.get(name) == "on" for name in _VERBOSE)
+    return level.startswith("debug") or any(found.get(name) == "on" for name in VERBOSE)
 
 
 def _logged(found: Mapping[str, str], tps: float, *, writes: bool) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from pgtare.postgres.modules import PRELOAD_ORDER
 from pgtare.postgres.own_session import APPLICATION_NAME, first_line
 from pgtare.weighing.instruments.arms import combine, refuse_reported
 from pgtare.weighing.instruments.requirements import availability, read_facts
+from pgtare.weighing.instruments.statement_logging import logs
 from pgtare.weighing.trials import MAX_SESSIONS, Population
 from pgtare.weighing.weigh.participation import TRANSACTIONS
 from pgtare.weighing.weigh.request import Request
@@ -31,20 +31,6 @@ SLICE_MS, SLICE_TRANSACTIONS, LONGEST_SLICE_MS = (50.0, 150.0), 64, 1000.0
 _RATE_S = 2.0
 #: A line of the log with a short statement in it, roughly, in bytes.
 _LOG_LINE_BYTES = 250
-#: Settings with which the log has a line of each statement: at 0, and if they are on.
-_LOG_AT_ZERO = (
-    "auto_explain.log_min_duration",
-    "log_min_duration_sample",
-    "log_min_duration_statement",
-)
-_LOG_IF_ON = (
-    "log_duration",
-    "log_executor_stats",
-    "log_parser_stats",
-    "log_planner_stats",
-    "log_statement_stats",
-)
-_ZERO = re.compile(r" *0+ *(us|ms|s|min|h|d)? *")
 
 
 @dataclass(frozen=True)
@@ -347,20 +333,4 @@ def _population_line(plan: WeighPlan) -> str:
 
 def _logging_setting(settings: Mapping[str, str]) -> str:
     """The setting by which statements write lines to the log; empty if there is none."""
-    return next((name for name, value in settings.items() if _logs(name, value)), "")
-
-
-def _logs(name: str, value: str) -> bool:
-    """Whether a setting lets each statement, or a sample of them, write to the log."""
-    word = value.strip().lower()
-    if name in _LOG_AT_ZERO:
-        return _ZERO.fullmatch(value) is not None
-    if name in _LOG_IF_ON or name.startswith("debug_print_"):
-        return word not in ("off", "false", "no", "0")
-    if name == "log_transaction_sample_rate":
-        return _ZERO.fullmatch(value) is None
-    if name == "pgaudit.log":
-        return word != "none"
-    if name == "log_min_messages":
-        return "debug" in word
-    return name == "log_statement" and word in ("all", "mod")
+    return next((name for name, value in settings.items() if logs(name, value)), "")

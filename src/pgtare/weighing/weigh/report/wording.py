@@ -9,6 +9,7 @@ from pgtare.estimate.trial.answer import WITHHOLD, ReasonKind
 from pgtare.estimate.trial.verdict import CONTROL_OFF
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
+from pgtare.weighing.instruments import statement_logging
 from pgtare.weighing.weigh.outside_schema import OutsideInfo, ServerInfo, WatcherInfo, WindowsInfo
 from pgtare.weighing.weigh.report import contention, reason_words, traffic
 from pgtare.weighing.weigh.schema import Answer, ArmResult, Baseline, Effect, WeighResult
@@ -31,8 +32,6 @@ _ALWAYS_NOT_SHOWN = (
     "client, an instrument that leaves cold caches behind costs some 5 to 30 % more.",
 )
 
-#: Settings that have statements logged.
-_LOGGING = ("log_min_duration_statement", "log_statement", "log_duration", "pgaudit.log")
 _DAY_S = 86_400
 #: A control with a smaller p misses 0; one that is off has a p below CONTROL_OFF.
 _ALPHA = 0.05
@@ -266,7 +265,7 @@ def _logging(result: WeighResult) -> str:
         arm.name
         for arm in of_role(result, "instrument")
         if answer_of(arm) is not None
-        and any(arm.settings.get(name) != base.get(name) for name in _LOGGING)
+        and any(arm.settings.get(name) != base.get(name) for name in statement_logging.NAMES)
     ]
     if not names:
         return ""
