@@ -48,3 +48,21 @@ def test_a_burst_of_sessions_is_neither_missed_nor_always_the_one(burst: int, ev
             counted += sample.weight_s * len(sample.sessions)
     truth = (burst + 10 * (every - 1)) / every
     assert counted / seen_s == pytest.approx(truth, rel=0.1)
+
+
+def test_counters_of_another_time_say_nothing_of_these_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are read once a minute, perhaps, or were read before a pile-up began."""
+    now = [1000.0]
+    monkeypatch.setattr("pgtare.keeping.agent.server_findings.time.monotonic", lambda: now[0])
+    findings = ServerFindings(None, TextFile())
+    assert findings._counted(20.0) is None
+    for _ in range(3):
+        now[0] += 10
+        findings.count(10.0, {"Lock/tuple": 5.0})
+    assert findings._counted(20.0) == {"Lock/tuple": 10.0}
+    now[0] += 21
+    assert findings._counted(20.0) is None
+    findings.count(60.0, {"Lock/tuple": 5.0})
+    assert findings._counted(20.0) is None

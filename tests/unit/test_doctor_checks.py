@@ -6,6 +6,7 @@ import functools
 import io
 import math
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from pgtare.observing.doctor.observed import (
 from pgtare.observing.findings import limits
 from pgtare.observing.findings.finding_parts import spent
 from pgtare.observing.findings.observation import ServerState, Slot
+from pgtare.observing.findings.statement_texts import reset
 from pgtare.postgres.wait_counters.model import Event
 from tests.processor_time import least_s
 from tests.unit.sample_result import sample
@@ -254,6 +256,9 @@ def test_time_is_counted_for_as_long_as_the_samples_cover() -> None:
     after = CountedWaits(NOW + timedelta(seconds=6), {LOCK_WAIT: 12_000.0}, captured_ms=18_000.0)
     found = time_by_event(look(waits=before), look(6.0, after), 3.0)
     assert found == {LOCK_WAIT.label: pytest.approx(6.0), "CPU": pytest.approx(3.0)}
+    # the time of sessions whose waits nobody counts would be taken for none
+    some = replace(after, captured_ms=None)
+    assert time_by_event(look(waits=before), look(6.0, some), 3.0) is None
 
 
 def test_waits_that_were_reset_in_between_are_sampled() -> None:
@@ -374,7 +379,8 @@ def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:
 
 
 def test_names_are_quoted_where_they_must_be() -> None:
-    assert [queries.quoted(n) for n in ("app_1", "app-1", 'a"B')] == ["app_1", '"app-1"', '"a""B"']
+    assert reset("public") == "SELECT pg_stat_statements_reset();"
+    assert reset('a"B') == 'SELECT "a""B".pg_stat_statements_reset();'
 
 
 def test_costs_come_from_weighings(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -105,3 +106,11 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_a_limit_that_the_kernel_made_smaller_since_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr("pgtare.kit.files.resource.setrlimit", refused)
+    assert files.raise_descriptor_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]

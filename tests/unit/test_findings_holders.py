@@ -408,3 +408,27 @@ def test_how_long_a_lock_was_waited_for_counts_from_when_the_locks_were_read() -
     waits = [replace(one, query_age_s=0.5) for one in waits]
     (found,) = compute.findings(seen(idle(1), *waits, locks=locks, samples=1))
     assert found.figures["longest_wait_s"] == 0.5
+
+
+def test_the_first_of_another_queue_is_no_holder() -> None:
+    """Nobody was asked for whom pid 2 waits: it may not be the one that is to be cancelled."""
+    first = session(2, "Lock/transactionid", xact_us=5)
+    others = [session(pid, "Lock/tuple", blockers=(2,)) for pid in range(3, 9)]
+    found = compute.findings(seen(first, *others))
+    assert found
+    assert all(one.kind != "lock" for one in found)
+    assert not [step for one in found for step in one.remedy if "_backend(2)" in step.command]
+
+
+def test_a_lock_of_an_earlier_statement_is_not_what_a_session_waits_for() -> None:
+    """It gave up waiting for a row, and waits for an advisory lock now."""
+    table = [waiter(pid, 1) for pid in range(2, 8)]
+    locks = {pid: replace(ROWS, pid=pid, read_at=NOW - 20, tag="hot") for pid in range(2, 9)}
+    late = session(8, "Lock/advisory", query_age_s=1.0)
+    table = [replace(one, query_age_s=100.0) for one in table]
+    found = compute.findings(seen(idle(1), *table, late, locks=locks))
+    (of_table,) = (one for one in found if one.kind == "lock")
+    assert of_table.victims == [2, 3, 4, 5, 6, 7]
+    again = replace(late, query_age_s=100.0)
+    (of_table,) = compute.findings(seen(idle(1), *table, again, locks=locks))
+    assert of_table.victims == [2, 3, 4, 5, 6, 7, 8]

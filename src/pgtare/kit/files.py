@@ -25,8 +25,11 @@ MAKE_ROOM = "free some space there, or name a place on another volume"
 
 def raise_descriptor_limit() -> int:
     """Let this process open as many files as it may. Returns how many these are."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError):  # the kernel's own limit was made smaller since
+        return now
     return most
 
 

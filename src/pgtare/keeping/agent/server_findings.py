@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
@@ -21,6 +22,7 @@ from pgtare.keeping.agent.rows import Batch, RowInterval
 from pgtare.keeping.agent.server_session import LookRefused, ServerSession
 from pgtare.keeping.agent.texts import LIMIT_S as TEXTS_LIMIT_S
 from pgtare.observing.doctor.checks import RepeatedChecks, server_kind
+from pgtare.observing.doctor.queries import CAPTURED
 from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings import compute, read
 from pgtare.observing.findings.collector import CountedTotals, FindingInputs, LockTableLooks
@@ -131,6 +133,8 @@ class ServerFindings:
         self._lock_table = LockTableLooks()
         self._texts = FindingTexts(text_file)
         self._waited: deque[tuple[float, float, Mapping[str, float]]] = deque()
+        self._counts_all = False
+        """whether all sessions are seen, and the waits of all are counted"""
         self._traces = TracesAsked()
         self._slow = _SlowQueries()
         self.between: Callable[[], None] = lambda: None
@@ -191,9 +195,14 @@ class ServerFindings:
             self._waited.popleft()
 
     def _counted(self, seconds: float) -> dict[str, float] | None:
-        """Time by event in a window of so many seconds; None if nobody counts all of it."""
+        """Time by event in a window of so many seconds; None if nobody counts all of it.
+
+        Counters of another time say nothing of these seconds, as if they are read once a minute.
+        """
         covered = sum(part for _, part, _ in self._waited)
-        if not covered or covered < seconds / 2:
+        if not seconds / 2 <= covered <= 2 * max(seconds, WINDOW_S):
+            return None
+        if not self._waited or self._waited[-1][0] < time.monotonic() - WINDOW_S:
             return None
         found: dict[str, float] = {}
         for _, _, waited_s in self._waited:
@@ -220,7 +229,12 @@ class ServerFindings:
 
     def check(self, session: ServerSession) -> None:
         """Look at settings, and at what observes."""
-        self._checked = self._checks.again(self._reader(session, _LIMIT_S))
+        reader = self._reader(session, _LIMIT_S)
+        self._checked = self._checks.again(reader)
+        self._counts_all = False
+        if session.offer.sees_all and session.offer.waits is not None:
+            with contextlib.suppress(Unreadable):
+                ((self._counts_all,),) = reader.rows(CAPTURED, session.offer.waits)
 
     def evaluate(self, session: ServerSession) -> list[EpisodeChange]:
         """Compute the findings of the last seconds, and what changed since the last time.
@@ -238,7 +252,7 @@ class ServerFindings:
         collector.samples, collector.locks = list(self.samples), self._locks
         active = collector.active_statements()
         window_s = sum(sample.weight_s for sample in self.samples)
-        counted = self._counted(window_s)
+        counted = self._counted(window_s) if self._counts_all else None
         counted_active = sum(counted.values()) / window_s if counted and window_s else 0.0
         may_be_slow = max(sum(active.values()), counted_active) >= _BUSY
         tables = may_be_slow or time.monotonic() - self._tables_at >= _TABLES_S

@@ -32,7 +32,7 @@ from pgtare.keeping.agent_log import shortened
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.kit import numbers
 from pgtare.observing.findings import read
-from pgtare.observing.findings.statement_texts import MOST_BYTES, TextFile
+from pgtare.observing.findings.statement_texts import MOST_BYTES, TextFile, new_file
 from pgtare.postgres.backend_types import BACKGROUND
 from pgtare.postgres.wait_counters import difference as differences
 from pgtare.postgres.wait_counters import epoch, steady_clock
@@ -272,7 +272,7 @@ class ServerLooks:
                 self._texts.file.pause_if_large(size)
                 raise LookRefused(
                     f"their file is larger than {numbers.volume(MOST_BYTES)}: "
-                    "SELECT pg_stat_statements_reset(); begins a new one"
+                    f"{new_file(session.offer.texts)}"
                 )
             with session.look("texts", texts.LIMIT_S):
                 ((length, ids, wanted),) = session.rows(queries.TEXTS, asked)

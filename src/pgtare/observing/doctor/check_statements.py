@@ -10,10 +10,10 @@ from pgtare.observing.doctor import churn, evictions
 from pgtare.observing.doctor.evictions import Evictions
 from pgtare.observing.doctor.model import Statements, Waits
 from pgtare.observing.doctor.observed import DoctorFacts, Look, Texts
-from pgtare.observing.doctor.queries import quoted
 from pgtare.observing.findings.finding_parts import short, spent
 from pgtare.observing.findings.model import Finding, Sure, of_setting
 from pgtare.observing.findings.remedies import set_at_once
+from pgtare.observing.findings.statement_texts import new_file, reset
 
 #: Shares of throughput, or of the time, lost to evictions.
 WARNING_LOST, CRITICAL_LOST = 0.01, 0.05
@@ -182,7 +182,7 @@ def _remedy(found: Statements, families: Sequence[churn.Family], tracked: str) -
     if tracked != "none":
         steps.append(_track("none", "  -- until then: stops evictions at once, and the statistics"))
         steps.append(_track(tracked, "  -- afterwards: statistics again"))
-    steps.append(f"{_reset(found)}  -- afterwards, so that rates start anew")
+    steps.append(f"{reset(found.schema_name)}  -- afterwards, so that rates start anew")
     return steps
 
 
@@ -199,11 +199,6 @@ def _enough(found: Statements) -> int | None:
     if 2 * statements > _SIZES[-1]:
         return None
     return next((size for size in _SIZES if size >= 4 * statements), _SIZES[-1])
-
-
-def _reset(found: Statements) -> str:
-    where = "" if found.schema_name == "public" else f"{quoted(found.schema_name)}."
-    return f"SELECT {where}pg_stat_statements_reset();"
 
 
 def _churn(found: Statements, families: Sequence[churn.Family], entries: int) -> list[Finding]:
@@ -246,7 +241,7 @@ def _texts(found: Statements) -> list[Finding]:
                 evidence=[f"{found.null_texts:,} of {found.entries:,} entries have no text"],
                 why="the file of texts could not be written or read (a full disk, or no memory to "
                 "rewrite it): the figures have no statement to belong to",
-                remedy=[f"{_reset(found)}  -- starts the file anew"],
+                remedy=[new_file(found.schema_name)],
                 sure="certain",
                 because="the entries were read",
                 figures={"null_texts": found.null_texts},
@@ -268,7 +263,7 @@ def _texts(found: Statements) -> list[Finding]:
                 "writing it anew locks the table against all sessions",
                 remedy=[
                     "-- let monitoring call pg_stat_statements(false), which reads no texts",
-                    f"{_reset(found)}  -- starts the file anew, and forgets all statistics",
+                    new_file(found.schema_name),
                 ],
                 sure="certain",
                 because="the file's size was read",

@@ -25,7 +25,7 @@ from pgtare.observing.doctor.observed import (
 )
 from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings.read import Unreadable, size_of_texts
-from pgtare.observing.findings.statement_texts import MOST_BYTES
+from pgtare.observing.findings.statement_texts import MOST_BYTES, new_file
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
 from pgtare.postgres.settings import listed_libraries, preload_statement
 from pgtare.postgres.wait_counters import steady_clock
@@ -275,7 +275,7 @@ def read_texts(session: Session, facts: DoctorFacts) -> Texts:
     if size is not None and size > MOST_BYTES:
         limit = f"{MOST_BYTES // 1024**2} MB"
         why = f"their file is larger than {limit}, all of which the server would load"
-        remedy = "SELECT pg_stat_statements_reset();  -- starts the file anew"
+        remedy = new_file(facts.statements.schema)
         return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))
     try:
         rows = session.rows(queries.TEXTS, facts.statements.schema)

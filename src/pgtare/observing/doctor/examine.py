@@ -78,12 +78,12 @@ def watch(
 
 
 def time_by_event(first: Look, last: Look, window_s: float) -> dict[str, float] | None:
-    """Time by event, s; None if nobody counts, or the counters were reset.
+    """Time by event, s; None if the waits of some are not counted, or the counters were reset.
 
     window_s: what the samples cover. The counters are read a while before and after them.
     """
     counted = last.waits.since(first.waits) if first.waits and last.waits else None
-    if counted is None:
+    if counted is None or counted.captured_ms is None:
         return None
     waited = {event: ms for event, ms in counted.waited_ms.items() if not event.idle}
     found = {event.label: counted.average(ms) * window_s for event, ms in waited.items()}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from pgtare.observing.findings import queries as of_findings
 from pgtare.observing.findings.queries import TEXT_CHARACTERS, Query
 from pgtare.postgres.backend_types import BACKGROUND_SQL
@@ -15,7 +13,6 @@ TIMEOUT_S = 10.0
 #: Clock readings of one query: few enough to be done between two preemptions.
 CLOCK_READINGS = 1_000
 _CAPTURES = "wait_event_timing is loaded and captures"
-_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def set_up(limit_s: float = TIMEOUT_S) -> tuple[str, ...]:
@@ -153,7 +150,8 @@ CAPTURED = Query(
     "whether the waits of all others are counted, so that the rest of their time is computing",
     """SELECT coalesce(bool_and(s.capture <> 'off'), count(*) = 0)
 FROM pg_stat_activity a LEFT JOIN {schema}.wait_event_timing_sessions() s USING (pid)
-WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()""",
+WHERE a.backend_type = 'client backend' AND pid <> pg_backend_pid()
+AND left(a.application_name, 6) <> 'pgtare'""",
     _CAPTURES,
 )
 WAITS_INFO = Query(
@@ -175,11 +173,6 @@ QUERIES = (
     *(value for value in tuple(globals().values()) if isinstance(value, Query)),
     *of_findings.QUERIES,
 )
-
-
-def quoted(name: str) -> str:
-    """A name as it is typed in a command: between quotes if it is not a plain one."""
-    return name if _PLAIN_NAME.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def listing() -> str:

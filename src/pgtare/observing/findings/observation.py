@@ -21,6 +21,10 @@ _AT_ONCE_US = 1000
 StatementKey = tuple[str, int | str]
 
 
+#: By so much the times of a sample and of its statements differ, at most: it takes a while.
+_CLOCKS_S = 0.1
+
+
 @dataclass(frozen=True)
 class SampledSession:
     """What a session did in one sample.
@@ -119,6 +123,12 @@ class AwaitedLock:
     tag: str = ""
     waited_s: float | None = None
     read_at: float | None = None
+
+    def is_of(self, waiter: SampledSession, at: float) -> bool:
+        """Whether it was read during the statement in which a session waits at a time."""
+        if self.read_at is None or waiter.query_age_s is None:
+            return True
+        return self.read_at >= at - waiter.query_age_s - _CLOCKS_S
 
 
 @dataclass(frozen=True)

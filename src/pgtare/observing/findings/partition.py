@@ -209,11 +209,11 @@ def _lock(
 ) -> None:
     """Give the time of a wait for a lock to its root. found: all ends of its paths."""
     lock = observation.locks.get(one.pid)
-    object_ = lock.object if lock is not None else ""
+    object_ = lock.object if lock is not None and lock.is_of(one, rows.at) else ""
     ends = [
         path
         for path in found
-        if (_is_ring(path, rows) if path.ring else not _has_let_go(one, path, rows))
+        if (_is_ring(path, rows) if path.ring else _may_hold(one, path, rows))
     ]
     if not ends or one.label in _SHORT_LOCKS or object_ == NOTIFY:
         key, went_on = f"{HOT_LOCK}/{one.label}/{object_}", False
@@ -258,29 +258,32 @@ def _lock(
 def _last_to_go(ends: Sequence[RootPath], rows: _Rows) -> RootPath:
     """Of all that a session waits for at once, what will most likely hold it the longest.
 
-    A prepared transaction does not end by itself. Then comes the oldest transaction. Who is known
-    to wait for a lock as well, but not for whose, is no holder, as long as there is one.
+    A prepared transaction does not end by itself. Then comes the oldest transaction.
     """
 
-    def rank(path: RootPath) -> tuple[bool, float, int]:
+    def rank(path: RootPath) -> tuple[float, int]:
         root = rows.nearest(path.root)
         if root is None:
-            return False, 0.0 if path.root == 0 else math.inf, path.root
-        began_us = root.xact_us or root.query_us
-        return root.type == "Lock", began_us or math.inf, path.root
+            return 0.0 if path.root == 0 else math.inf, path.root
+        return root.xact_us or root.query_us or math.inf, path.root
 
     return min(ends, key=rank)
 
 
-def _has_let_go(one: SampledSession, path: RootPath, rows: _Rows) -> bool:
-    """Whether a root is outside of a transaction by now, so that it holds advisory locks only.
+def _may_hold(one: SampledSession, path: RootPath, rows: _Rows) -> bool:
+    """Whether a root is known to hold the others up.
 
-    Those whom others wait for are looked up a moment after these.
+    Those whom others wait for are looked up a moment after these: one that is outside of a
+    transaction by then holds advisory locks only. And who waits for a lock as well, but not for
+    whose, may be the first of another queue, so that the holder was not seen.
     """
+    now = rows.now.get(path.root)
+    if now is not None and now.type == "Lock" and now.label not in _SHORT_LOCKS:
+        return False
     root = rows.nearest(path.root)
     first = rows.nearest(path.between[-1]) if path.between else one
     for_advisory = first is not None and first.label == "Lock/advisory"
-    return root is not None and root.state == "idle" and not for_advisory
+    return root is None or root.state != "idle" or for_advisory
 
 
 def _is_ring(path: RootPath, rows: _Rows) -> bool:

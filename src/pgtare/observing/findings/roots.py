@@ -86,13 +86,18 @@ class BlockerGraph:
             for one in sample.sessions
             if one.type == "Lock"
         }
+        locks = {
+            pid: lock
+            for pid in found
+            if (lock := self._locks.get(pid)) is not None and lock.is_of(rows[pid], sample.at)
+        }
         of_lock: dict[str, tuple[int, ...]] = {}  # by what is locked, wholly named
         for pid, blockers in found.items():
-            lock = self._locks.get(pid)
+            lock = locks.get(pid)
             if blockers and lock is not None and lock.tag:
                 of_lock.setdefault(lock.tag, blockers)
         for pid, blockers in found.items():
-            lock = self._locks.get(pid)
+            lock = locks.get(pid)
             if not blockers and lock is not None:
                 others = of_lock.get(lock.tag, ())
                 found[pid] = tuple(other for other in others if other != pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -367,16 +368,23 @@ def _scanned(observation: Observation) -> dict[str, TableTotals]:
     return found
 
 
+@functools.lru_cache(maxsize=64)
+def _parts_with_tables(text: str) -> tuple[str, ...]:
+    return tuple(_TABLES_OF.findall(text))
+
+
 def names_table(text: str, table: str) -> bool:
     """Whether a statement's text names a table: with its schema, or with none."""
     found = remedies.SCHEMA.match(table)
     schema, bare = (found[0][:-1], table[found.end() :]) if found else ("public", table)
+    if bare.strip('"').casefold() not in text.casefold():
+        return False  # as of nearly all tables
     own = schema.strip('"').casefold()
     name = re.compile(
         rf"(?:(\w+|\"[^\"]+\")\s*\.\s*)?(?<!\w)\"?{re.escape(bare.strip(chr(34)))}\"?(?!\w)",
         re.IGNORECASE,
     )
-    places = (one for part in _TABLES_OF.findall(text) for one in name.finditer(part))
+    places = (one for part in _parts_with_tables(text) for one in name.finditer(part))
     return any(not one[1] or one[1].strip('"').casefold() == own for one in places)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from pgtare.observing.findings import read
 from pgtare.observing.findings.read import Reader
+from pgtare.observing.findings.remedies import identifier
 
 #: A file of more bytes is not read at all. One of 8 MiB, or that takes 0.1 s, is large.
 MOST_BYTES, _LARGE_BYTES, _SLOW_S = 512 << 20, 8 << 20, 0.1
@@ -22,6 +23,17 @@ LARGE_PAUSE_S = 600.0
 _AGAIN_S = 60.0
 #: Texts of statements are remembered, the most.
 _MOST = 1000
+
+
+def reset(schema: str) -> str:
+    """The SQL that forgets all statements; schema: of the extension."""
+    where = "" if schema == "public" else f"{identifier(schema)}."
+    return f"SELECT {where}pg_stat_statements_reset();"
+
+
+def new_file(schema: str) -> str:
+    """The same, with a comment on what it does."""
+    return f"{reset(schema)}  -- starts the file anew, and forgets all statistics"
 
 
 class TextFile:
