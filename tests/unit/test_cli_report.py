@@ -32,3 +32,14 @@ def test_without_one_the_page_is_made_anew(result: Path) -> None:
     assert in_process("report", result).returncode == 0
     assert "</html>" in (result / "report.html").read_text()
     assert not list(result.glob("report-margin*"))
+
+
+def test_the_table_is_printed_where_no_page_can_be_written(result: Path) -> None:
+    """As of an archive that only root may write to."""
+    (result / "report.html").unlink()
+    (result / "report.html").mkdir()  # root may write to all that is writable
+    (result / "report.html" / "kept").touch()
+    done = in_process("report", result)
+    assert done.returncode == 1
+    assert "when left on" in done.stdout
+    assert "--html FILE writes the page to another place" in done.stderr

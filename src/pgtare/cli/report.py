@@ -10,6 +10,7 @@ from rich.console import Console
 
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.cli.shared_options import Details, OtherMargin
+from pgtare.errors import MeasurementError
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage
 from pgtare.weighing.weigh import store
@@ -45,8 +46,13 @@ def report(
     destination = Destination(json, output)
     stored = store.load(directory)
     result = reanalyse(stored.design, stored.observations, stored.result, share)
-    write_page(result, stored.observations, page)
     if not destination.printed:
         render(result, Console(), details=details)
-    destination.tell(f"page: {page}")
     destination.write(result.to_json())
+    try:
+        write_page(result, stored.observations, page)
+    except MeasurementError as ex:
+        if html is not None:
+            raise
+        raise MeasurementError(f"{ex}; --html FILE writes the page to another place") from ex
+    destination.tell(f"page: {page}")
