@@ -130,12 +130,26 @@ def test_first_runs_and_later_ones_are_the_textbook_s_mix() -> None:
     share = selection.first_share
     assert 0.05 < share < 0.95
     close(
-        (found.body.value, cluster_se(found.body)),
+        (found.body.value, found.body.se),
         (
             share * first[0] + (1 - share) * later[0],
             math.hypot(share * first[1], (1 - share) * later[1]),
         ),
     )
+
+
+def test_few_blocks_are_corrected_once() -> None:
+    """As in windows: the standard error is that of the mean of eight differences."""
+    rng = np.random.default_rng(2)
+    block, arm = np.repeat(np.arange(8), 40), np.tile(np.repeat([0, 1], 20), 8)
+    times = 50 + arm + 5 * rng.standard_normal(8)[block] * arm + rng.standard_normal(320)
+    no = np.zeros(320, dtype=bool)
+    units = Units(times, np.full(320, math.nan), arm, block, no, 8)
+    found = Strata(LaterRuns(units)).cost(lambda of: of.service_us, 1)
+    means = times.reshape(8, 2, 20).mean(axis=2)
+    difference = means[:, 1] - means[:, 0]
+    assert found.value == pytest.approx(difference.mean())
+    assert found.se == pytest.approx(difference.std(ddof=1) / math.sqrt(8))
 
 
 def test_few_first_runs_are_left_out() -> None:

@@ -61,7 +61,16 @@ class Strata:
         return blocks + min(self.first.sessions(arm), self.first.sessions(0))
 
     def cost(self, outcome: Outcome, arm: int) -> Expansion:
-        """An arm less the base."""
+        """An arm less the base.
+
+        The influences have G / (G - 1) of their own stratum's clusters; a standard error would
+        have that of all of them as well, which widens it by 7 % if there are eight.
+        """
+        found = self._cost(outcome, arm)
+        clusters = max(len(found.influence), 1)
+        return replace(found, influence=found.influence * math.sqrt(1 - 1 / clusters))
+
+    def _cost(self, outcome: Outcome, arm: int) -> Expansion:
         later = self.later.cost(outcome(self.later.units), arm)
         if self.first is None:
             return later
