@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from pgtare.errors import UsageError
@@ -102,6 +103,10 @@ def pytest_configure() -> None:
     often than usual: that took one tenth of the processor's time of unit tests.
     """
     gc.set_threshold(100_000, 50, 100)
+    # how long an example takes says nothing where six processes share two processors
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("shared machine", suppress_health_check=slow)
+    hypothesis.settings.load_profile("shared machine")
     # jsonschema checks no such format here, and loading it takes a second in each process
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -740,7 +740,7 @@ def test_an_arm_that_makes_transactions_fail_keeps_no_limit(
         "x: work_mem=8MB",
         of_tenant(managed),
         tmp_path / "w.json",
-        fails_in_x(managed, 30),
+        fails_in_x(managed, 8),
     )
     assert done.returncode == 11, done.stdout + done.stderr
     result = read(tmp_path / "w.json")

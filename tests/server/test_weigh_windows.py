@@ -1003,7 +1003,10 @@ def test_what_commands_switch_is_shown_before(server: Cluster) -> None:
     done = in_process(asked, server.dsn())
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert "x: track_io_timing = TRUE, which is not so now, and will be not so again after" in words
+    assert (
+        "x: track_io_timing = TRUE, which is not so now (off), and will be not so again after"
+        in words
+    )
     assert "x on: true x off: false" in words
 
 

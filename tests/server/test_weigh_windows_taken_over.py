@@ -19,7 +19,7 @@ import psutil
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from pgtare.errors import UsageError
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -266,6 +266,40 @@ def test_a_value_that_somebody_changes_meanwhile_is_not_taken_for_ours(
             with pytest.raises(UsageError, match="somebody has changed work_mem"):
                 ours.try_as_it_is(0)
             assert not any(ours.touched)
+    finally:
+        set_and_reload(server, "ALTER SYSTEM RESET work_mem")
+        eventually(lambda: entries(server) == [("4MB",)])
+
+
+def test_what_a_provider_puts_back_is_waited_for(server: Cluster) -> None:
+    """A weighing that begins before it is shown would take it for what was there."""
+    switch = replace(provided(server, "sleep 1; "), was_on=False, shown="4096kB")
+    set_and_reload(server, "ALTER SYSTEM SET work_mem = '5MB'")
+    eventually(lambda: entries(server)[-1] == ("5MB",))
+    try:
+        with contextlib.closing(changer.Changer(server.dsn(), [switch], [None])) as ours:
+            ours.on, ours.touched = [True], [True]
+            assert [done.as_before for done in ours.put_back()] == [True]
+            assert one(ours.connect(), "SHOW work_mem") == "4MB"
+            assert not ours.left_alone
+    finally:
+        set_and_reload(server, "ALTER SYSTEM RESET work_mem")
+
+
+def test_off_that_leaves_another_value_than_there_was_is_found_out(server: Cluster) -> None:
+    switch = replace(provided(server), was_on=False, shown="6144kB")
+    set_and_reload(server, "ALTER SYSTEM SET work_mem = '6MB'")
+    eventually(lambda: entries(server)[-1] == ("6MB",))
+    words = "work_mem was 6144kB, and OFF leaves it at 4096kB: let it set 6144kB"
+    try:
+        with contextlib.closing(changer.Changer(server.dsn(), [switch], [None])) as ours:
+            with pytest.raises(MeasurementError, match=words):
+                ours.try_as_it_is(0)
+            ours.touched = [True]
+            (done,) = ours.put_back()
+            assert words in done.text
+            assert not done.as_before
+            assert ours.left_alone  # the file that says what it was is kept
     finally:
         set_and_reload(server, "ALTER SYSTEM RESET work_mem")
         eventually(lambda: entries(server) == [("4MB",)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -214,3 +215,10 @@ def test_how_much_a_transaction_may_return_depends_on_the_arms() -> None:
         design, settings = Design(arms, tuple(range(count)), 1), [{"x": "off"}] * count
         found = Loops([seat] * count, source, design, settings, random.Random(1)).fit()
         assert ("returns 40 kB, more than a socket holds" in found.error) == refused
+
+
+def test_after_a_lock_was_waited_for_the_rest_is_short() -> None:
+    """The server did nothing, and a guardian hears nothing of us meanwhile."""
+    block = RunBlock(np.empty(0, RUN), 20.0, 0.0, 0)
+    assert _rest_s(block) == 60.0
+    assert _rest_s(replace(block, error="SQLSTATE 55P03")) == 15.0

@@ -25,7 +25,7 @@ def now(kind: str, value: str, unit: str = "") -> SettingNow:
         (now("bool", "on"), ["on", "TRUE", "yes", "1"], ["off", "false", "0"]),
         (now("bool", "off"), ["off", "no"], ["on"]),
         (now("enum", "pglz"), ["pglz", "PGLZ"], ["off", "lz4"]),
-        (now("string", "a, b"), ["a,b", "a, b"], ["b,a", "A,b"]),
+        (now("string", "a, b"), ["a,b", "a, b", "b,a", "A,b"], ["a", "a,c"]),
     ],
     ids=lambda one: f"{one.kind} {one.value}{one.unit}" if isinstance(one, SettingNow) else "",
 )

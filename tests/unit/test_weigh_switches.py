@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+from pgtare.cli import weigh
 from pgtare.cli.command_line import command_line
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.windows import difference
@@ -527,3 +528,12 @@ def test_a_command_that_was_ended_half_way_is_run_again(monkeypatch: pytest.Monk
     with pytest.raises(MeasurementError, match="failed"):
         changer.try_as_it_is(0)
     assert changer.touched == [False]
+
+
+def test_the_time_by_default_is_enough_for_all_that_is_switched() -> None:
+    one = [Switch.parse_reload("x: log_min_messages = debug1")]
+    assert weigh._default_s([], 15.0) == 60
+    assert weigh._default_s(one, 15.0) == 600
+    several = [*one, Switch.parse_reload("y: log_duration = on"), Switch.parse("z: exporter")]
+    assert 600 < least_s(several, 15.0) <= weigh._default_s(several, 15.0)
+    assert weigh._default_s(several, 15.0) % 60 == 0

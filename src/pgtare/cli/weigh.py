@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -50,7 +52,7 @@ from pgtare.weighing.weigh.run import weigh as run_weighing
 from pgtare.weighing.weigh.schema import WeighResult
 from pgtare.weighing.whole_server.run import dry_run as dry_run_of_windows
 from pgtare.weighing.whole_server.run import weigh as weigh_by_windows
-from pgtare.weighing.whole_server.schedule import SHORTEST_S, window_s
+from pgtare.weighing.whole_server.schedule import SHORTEST_S, least_s, window_s
 
 if TYPE_CHECKING:
     from pgtare.observing.flame.why import Why
@@ -63,8 +65,8 @@ _watched = partial(typer.Option, rich_help_panel="What no session can switch")
 
 _Load = Literal["select-only", "simple-update", "tpcb-like", "none"]
 
-#: So long a weighing by windows takes by default.
-_BY_WINDOWS = "10m"
+#: So long a weighing takes by default, and by windows at least, in s.
+_DEFAULT_S, _BY_WINDOWS_S = 60.0, 600.0
 
 
 def weigh(
@@ -238,15 +240,16 @@ def weigh(
     switches = _switches(switch, reload)
     running = dsn is not None or bool(servers)
     chosen = tuple(choose(load_catalogue(catalogue or ()), instruments or (), arm or ()))
-    if duration is None:
-        duration = _BY_WINDOWS if switches else "60s"
+    each_s = _window_s(window, period, any_given=bool(switches))
     request = Request(
         chosen=chosen if budget is None or servers else limit.with_together(chosen),
         # an empty option is wrong: a limit whose variable is not set must not be none
         at_most=None if at_most is None else percentage("--at-most", at_most, below=1000),
         budget=None if budget is None else percentage("--budget", budget, below=1000),
         inject_ns=tuple(inject_ns or ()),
-        duration_s=seconds("--duration", duration),
+        duration_s=(
+            _default_s(switches, each_s) if duration is None else seconds("--duration", duration)
+        ),
         precision=None if precision is None else percentage("--precision", precision),
         margin=percentage("--margin", margin),
         seed=new_seed() if seed is None else seed,
@@ -270,7 +273,7 @@ def weigh(
         writes=writes,
         servers=servers,
         switches=switches,
-        window_s=_window_s(window, period, any_given=bool(switches)),
+        window_s=each_s,
     )
     request = chosen_way(request)
     if summary is not None and not request.decides:
@@ -324,6 +327,13 @@ def _dry_run(request: Request) -> list[str]:
 def _switches(switch: list[str] | None, reload: list[str] | None) -> tuple[Switch, ...]:
     commands = [Switch.parse(text) for text in switch or ()]
     return (*commands, *(Switch.parse_reload(text) for text in reload or ()))
+
+
+def _default_s(switches: Sequence[Switch], each_s: float) -> float:
+    """How long a weighing takes if nobody says so: in windows of each_s, long enough for all."""
+    if not switches:
+        return _DEFAULT_S
+    return max(_BY_WINDOWS_S, 60.0 * math.ceil(least_s(switches, each_s) / 60))
 
 
 def _window_s(window: str | None, period: str | None, *, any_given: bool) -> float:

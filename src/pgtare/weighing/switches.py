@@ -29,7 +29,7 @@ class Switch:
     """Something with an on and an off. on, off: shell commands. setting, value: of the server.
 
     Of commands, setting and value are what pg_settings shows while it is on, if given, and was_on
-    is whether it was on before: without a setting it was.
+    is whether it was on before: without a setting it was. shown: what it was, if that is no secret.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Switch:
     setting: str = ""
     value: str = ""
     was_on: bool = True
+    shown: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Switch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -30,6 +31,8 @@ _TICK_S = 0.1
 #: The server is asked about replicas this often, in s; if one lags so much more, in s, than when it
 #: was seen first, the driver stops.
 _HEALTH_S, MOST_LAG_S = 5.0, 10.0
+#: The longest rest after a block that failed, in s.
+_REST_AFTER_ERROR_S = 15.0
 #: It also stops if of so many blocks in a row more than this share end in an error.
 _RECENT, MOST_ERRORS = 50, 0.2
 #: And if a transaction takes so many times as long as in the beginning, for as many blocks.
@@ -264,8 +267,12 @@ def _until_end(
 
 
 def _rest_s(block: RunBlock) -> float:
-    """What is left to rest."""
-    return max(max(LEAST_REST_S, REST * block.busy_s) - block.rested_s, 0.0)
+    """What is left to rest. A block that failed has waited for a lock, perhaps: then not for long.
+
+    Else a guardian, which hears of us between blocks, would take us for hung.
+    """
+    most_s = _REST_AFTER_ERROR_S if block.error else math.inf
+    return max(min(max(LEAST_REST_S, REST * block.busy_s), most_s) - block.rested_s, 0.0)
 
 
 def _refused(loops: Loops, block: RunBlock) -> str:

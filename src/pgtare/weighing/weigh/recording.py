@@ -147,6 +147,7 @@ def record(
             trials.stop()
             while len(part := trials.drain()):
                 drained.parts.append(part)
+                arrived(part)  # what is still open comes only now
             status = dataclasses.replace(trials.status(), sessions_now=taking_part)
     except psycopg.Error as ex:
         trouble = first_line(ex)

@@ -18,6 +18,10 @@ from pgtare.weighing.whole_server.configuration import Before, PutBack
 from pgtare.weighing.whole_server.setting_values import setting_now
 
 _SHOWN_POLL_S = 0.5
+#: So soon a setting shows what a command has changed on the server itself, in s.
+_AT_ONCE_S = 1.0
+#: So long a server may be away after a command has put back what it shows, in s.
+_SERVER_S = 30.0
 #: So long after a new session of ours another guardian has one again, in s, if it is to have one.
 _OTHERS_S = 10.0
 #: What is put back first: a setting costs everybody, and a command may take minutes.
@@ -99,7 +103,8 @@ class Changer:
     def try_as_it_is(self, index: int) -> None:
         """Run the command that changes nothing, as all is so already. If it fails, all is so still.
 
-        Raises UsageError, with nothing done, if that is not what the server shows any more.
+        Raises UsageError, with nothing done, if that is not what the server shows any more, and
+        MeasurementError if OFF sets another value than the one that was there.
         """
         switch = self.switches[index]
         if switch.setting and self._is_shown(switch) != switch.was_on:
@@ -111,6 +116,13 @@ class Changer:
         except NotReturned:
             self.touched[index] = True  # it was ended half-way
             raise
+        until = time.monotonic() + _AT_ONCE_S
+        while not switch.was_on and switch.shown:  # a provider's OFF is found out later
+            if other := self._is_other(switch):
+                raise MeasurementError(f"--switch {switch.name}: {other}")
+            if time.monotonic() > until:
+                break
+            time.sleep(_AT_ONCE_S / 10)
 
     def switch(self, index: int, on: bool) -> None:
         """Switch one. Raises MeasurementError, UsageError."""
@@ -122,7 +134,9 @@ class Changer:
         elif switch.kind == "commands":
             self._run(switch, on=on)
             if switch.setting:
-                self._wait_until_shown(switch, on)
+                self._wait_until_shown(switch, on, self.hurry)
+            if not on and (other := self._is_other(switch)):
+                raise MeasurementError(f"--switch {switch.name}: {other}")
         elif on:
             self._running[index] = Process(switch.on, f"--switch {switch.name}")
         else:
@@ -192,7 +206,40 @@ class Changer:
         command, state = switch.as_it_was
         run(command, _switching(switch, switch.was_on), self.note)
         self.on[index] = switch.was_on
-        return [PutBack(f"{switch.name} is {state} again")]
+        wrong = self._is_not_seen_again(switch) if switch.setting else ""
+        self.left_alone |= bool(wrong)  # the file stays, and says what it was
+        words = f"{switch.name} is {state} again"
+        return [PutBack(f"{words}, but {wrong}" if wrong else words, as_before=not wrong)]
+
+    def _is_not_seen_again(self, switch: Switch) -> str:
+        """What is wrong with the setting after it was put back, if anything is.
+
+        A provider's command returns before the server shows the value: a weighing that began before
+        would take the wrong one for what it was.
+        """
+        until = time.monotonic() + _SERVER_S
+        while True:
+            try:
+                self._wait_until_shown(switch, switch.was_on)
+                return self._is_other(switch)
+            except psycopg.Error as ex:
+                if time.monotonic() > until:
+                    return f"the server does not say so ({own_session.first_line(ex)})"
+                time.sleep(_SHOWN_POLL_S)
+            except (MeasurementError, UsageError) as ex:
+                return str(ex)
+
+    def _is_other(self, switch: Switch) -> str:
+        """What is wrong if OFF leaves another value than the one that was there before."""
+        if switch.was_on or not switch.shown:
+            return ""
+        now = setting_now(self.connect(), switch.setting, f"--switch {switch.name}")
+        if now.shown in (switch.shown, switch.value) or now.is_value(switch.value):
+            return ""
+        return (
+            f"{switch.setting} was {switch.shown}, and OFF leaves it at {now.shown}: let it set "
+            f"{switch.shown}"
+        )
 
     def _run(self, switch: Switch, *, on: bool) -> None:
         command = switch.on if on else switch.off
@@ -231,13 +278,15 @@ class Changer:
                 "that already, or a role, a database or the server's command line sets it"
             )
 
-    def _wait_until_shown(self, switch: Switch, on: bool) -> None:
+    def _wait_until_shown(
+        self, switch: Switch, on: bool, hurry: Callable[[], bool] = lambda: False
+    ) -> None:
         """Until pg_settings shows what a provider's command has changed."""
         until = time.monotonic() + COMMAND_S
         while True:
             if self._is_shown(switch) == on:
                 return
-            if self.hurry():
+            if hurry():
                 raise MeasurementError(
                     f"everything is put back, although {switch.setting} does not show yet that "
                     f"{switch.name} is {'on' if on else 'off'}"

@@ -148,10 +148,15 @@ class SwitchGuard:
             raise self._failed
         if self._over:
             return self._done
-        touched = [index for index, is_so in enumerate(self._instead.touched) if is_so]
+        touched = [
+            index
+            for index, is_so in enumerate(self._instead.touched)
+            if is_so or index == self._tried
+        ]
         try:
             message = {"do": "put back", "patience_s": PATIENCE_S}
-            wait_s = PATIENCE_S + _GRACE_S + COMMAND_S * sum(map(self._is_command, touched))
+            # a command, and then the wait until the server shows what it did, as above
+            wait_s = PATIENCE_S + _GRACE_S + 2 * COMMAND_S * sum(map(self._is_command, touched))
             done = self._ask(message, wait_s)["done"]
         except PgtareError as ex:
             if self._over:  # it was killed, and all was done in its stead

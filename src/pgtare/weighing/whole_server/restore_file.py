@@ -147,6 +147,8 @@ def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list
             command, state = switch.as_it_was
             found.append(f"in a shell, which switches {switch.name} {state}:")
             found += [f"    {line}" for line in command.splitlines()]
+            if switch.shown:
+                found.append(f"    # {switch.setting} was {switch.shown}")
     return found
 
 

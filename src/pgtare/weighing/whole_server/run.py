@@ -28,6 +28,7 @@ from pgtare.weighing.weigh.progress import Stages
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.whole_server import configuration, restore_file
 from pgtare.weighing.whole_server.changer import Changer, check_alone
+from pgtare.weighing.whole_server.commands import printed_by
 from pgtare.weighing.whole_server.configuration import Before
 from pgtare.weighing.whole_server.guardian_client import SwitchGuard
 from pgtare.weighing.whole_server.schedule import Schedule, block_s, blocks_in, least_s
@@ -166,7 +167,8 @@ def _as_they_are(control: psycopg.Connection[Any], request: Request) -> Request:
                 raise UsageError(
                     f"{of}: {switch.value!r} is no value of {switch.setting}: write it as SHOW does"
                 )
-            switch = replace(switch, was_on=now.is_value(switch.value))
+            shown = "" if configuration.is_secret(switch.setting) else now.shown
+            switch = replace(switch, was_on=now.is_value(switch.value), shown=shown)
         switches.append(switch)
     return replace(request, switches=tuple(switches))
 
@@ -193,9 +195,10 @@ def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
             lines.append(f"{switch.name}, in its windows: {switch.on}")
         elif switch.setting:
             so = "so" if switch.was_on else "not so"
+            shown = "" if switch.was_on or not switch.shown else f" ({switch.shown})"
             lines.append(
-                f"{switch.name}: {switch.setting} = {switch.value}, which is {so} now, and will be "
-                f"{so} again afterwards"
+                f"{switch.name}: {switch.setting} = {switch.value}, which is {so} now{shown}, and "
+                f"will be {so} again afterwards"
             )
     left_on = [switch for switch in request.switches if switch.is_left_on]
     if left_on:
@@ -283,6 +286,8 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
         except UsageError:
             raise
         except Exception as ex:
+            if printed := printed_by(ex):
+                stages.say(f"it printed: {printed}")
             raise MeasurementError(
                 f"what a killed weighing has left cannot be put back ({ex}): do it by hand, as "
                 f"{file.path} says, and remove that file"

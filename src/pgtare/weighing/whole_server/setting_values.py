@@ -46,6 +46,12 @@ class SettingNow:
         """Whether a reload changes nothing."""
         return self.context in ("postmaster", "internal")
 
+    @property
+    def shown(self) -> str:
+        """The value with its unit."""
+        is_size = self.unit.isalpha() and self.value not in ("0", "-1")
+        return f"{self.value}{self.unit}" if is_size else self.value
+
     def allowed(self) -> list[str]:
         """Its values, if they are words."""
         if self.kind == "bool":
@@ -71,9 +77,11 @@ class SettingNow:
             if written not in self.allowed():
                 raise ValueError(text)
             return written == self.value.lower()
-        if self.kind in ("integer", "real"):
+        if self.kind == "integer":  # which the server rounds
+            return round(_number(text, self.unit)) == round(_number(self.value, self.unit))
+        if self.kind == "real":
             return _number(text, self.unit) == _number(self.value, self.unit)
-        return "".join(text.split()) == "".join(self.value.split())
+        return _parts(text) == _parts(self.value)
 
 
 def setting_now(conn: psycopg.Connection[Any], name: str, of: str) -> SettingNow:
@@ -86,6 +94,11 @@ def setting_now(conn: psycopg.Connection[Any], name: str, of: str) -> SettingNow
     if row is None:
         raise UsageError(f"{of}: the server has no setting {name}")
     return SettingNow(name, *row)
+
+
+def _parts(text: str) -> list[str]:
+    """Of a list, in no order and in small letters: OFF must not run on a value that is so."""
+    return sorted(part.strip().lower() for part in text.split(","))
 
 
 def _number(text: str, unit: str) -> float:

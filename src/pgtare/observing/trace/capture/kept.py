@@ -140,7 +140,8 @@ def next_to(trace: Trace) -> list[Trace]:
     """What was kept in the same incident as a kept trace, of the files next to it."""
     directory = trace.path.parent
     found = []
-    with contextlib.suppress(UsageError):  # of a directory that we may not list
+    # of a directory that we may not list, or which the server has emptied meanwhile
+    with contextlib.suppress(UsageError, OSError):
         if (kept := _of_file(trace.path, trace.recording)) is not None:
             for other in _others(of_directory(directory), kept)[:_OTHERS]:
                 with contextlib.suppress(UsageError):  # the server gave it up meanwhile
