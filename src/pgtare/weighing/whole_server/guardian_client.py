@@ -148,11 +148,7 @@ class SwitchGuard:
             raise self._failed
         if self._over:
             return self._done
-        touched = [
-            index
-            for index, is_so in enumerate(self._instead.touched)
-            if is_so or index == self._tried
-        ]
+        touched = [index for index, is_so in enumerate(self._instead.touched) if is_so]
         try:
             message = {"do": "put back", "patience_s": PATIENCE_S}
             # a command, and then the wait until the server shows what it did, as above
