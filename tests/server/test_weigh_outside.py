@@ -736,11 +736,11 @@ def test_an_arm_that_makes_transactions_fail_keeps_no_limit(
 ) -> None:
     """What fails is left out, with what it took."""
     done = pgtare(
-        "weigh --arm {} --dsn {} -d 14 --at-most 900% --output {} --sql {}",
+        "weigh --arm {} --dsn {} -d 18 --at-most 900% --output {} --sql {}",
         "x: work_mem=8MB",
         of_tenant(managed),
         tmp_path / "w.json",
-        fails_in_x(managed, 8),
+        fails_in_x(managed, 20),
     )
     assert done.returncode == 11, done.stdout + done.stderr
     result = read(tmp_path / "w.json")
