@@ -77,8 +77,8 @@ def weigh(
         _how_long(
             "--duration",
             "-d",
-            help="How long to measure, for example 90, 90s, 2m, 1h. By default 60s, and 10m or more "
-            "with --switch or --reload.",
+            help="How long to measure, for example 90, 90s, 2m, 1h. By default 60s, and 10m or "
+            "more with --switch or --reload.",
         ),
     ] = None,
     precision: Annotated[
