@@ -218,7 +218,7 @@ def test_how_much_a_transaction_may_return_depends_on_the_arms() -> None:
 
 
 def test_after_a_lock_was_waited_for_the_rest_is_short() -> None:
-    """The server did nothing, and a guardian hears nothing of us meanwhile."""
+    """The server did no work, and the guardian hears nothing from us while we rest."""
     block = RunBlock(np.empty(0, RUN), 20.0, 0.0, 0)
     assert _rest_s(block) == 60.0
     assert _rest_s(replace(block, error="SQLSTATE 55P03")) == 15.0

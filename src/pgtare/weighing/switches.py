@@ -80,6 +80,11 @@ class Switch:
         return self.kind == "commands" and self.was_on
 
     @property
+    def off_value(self) -> str:
+        """What the setting of commands is while they are off; empty if it is not known."""
+        return "" if self.was_on else self.shown
+
+    @property
     def as_it_was(self) -> tuple[str, str]:
         """Of commands, the one that puts it back, and "on" or "off"."""
         return (self.on, "on") if self.was_on else (self.off, "off")

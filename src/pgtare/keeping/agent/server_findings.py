@@ -197,7 +197,7 @@ class ServerFindings:
     def _counted(self, seconds: float) -> dict[str, float] | None:
         """Time by event in a window of so many seconds; None if nobody counts all of it.
 
-        Counters of another time say nothing of these seconds, as if they are read once a minute.
+        Counters that are read once a minute, or were read before, say nothing about this window.
         """
         covered = sum(part for _, part, _ in self._waited)
         if not seconds / 2 <= covered <= 2 * max(seconds, WINDOW_S):

@@ -117,7 +117,7 @@ class Changer:
             self.touched[index] = True  # it was ended half-way
             raise
         until = time.monotonic() + _AT_ONCE_S
-        while not switch.was_on and switch.shown:  # a provider's OFF is found out later
+        while switch.off_value:  # a provider's OFF is found out later
             if other := self._is_other(switch):
                 raise MeasurementError(f"--switch {switch.name}: {other}")
             if time.monotonic() > until:
@@ -231,14 +231,14 @@ class Changer:
 
     def _is_other(self, switch: Switch) -> str:
         """What is wrong if OFF leaves another value than the one that was there before."""
-        if switch.was_on or not switch.shown:
+        wanted = switch.off_value
+        if not wanted:
             return ""
         now = setting_now(self.connect(), switch.setting, f"--switch {switch.name}")
-        if now.shown in (switch.shown, switch.value) or now.is_value(switch.value):
+        if now.shown == wanted or now.is_value(switch.value):
             return ""
         return (
-            f"{switch.setting} was {switch.shown}, and OFF leaves it at {now.shown}: let it set "
-            f"{switch.shown}"
+            f"{switch.setting} was {wanted}, and OFF leaves it at {now.shown}: let it set {wanted}"
         )
 
     def _run(self, switch: Switch, *, on: bool) -> None:

@@ -195,7 +195,7 @@ def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
             lines.append(f"{switch.name}, in its windows: {switch.on}")
         elif switch.setting:
             so = "so" if switch.was_on else "not so"
-            shown = "" if switch.was_on or not switch.shown else f" ({switch.shown})"
+            shown = f" ({switch.off_value})" if switch.off_value else ""
             lines.append(
                 f"{switch.name}: {switch.setting} = {switch.value}, which is {so} now{shown}, and "
                 f"will be {so} again afterwards"

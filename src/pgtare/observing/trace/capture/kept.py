@@ -140,7 +140,7 @@ def next_to(trace: Trace) -> list[Trace]:
     """What was kept in the same incident as a kept trace, of the files next to it."""
     directory = trace.path.parent
     found = []
-    # of a directory that we may not list, or which the server has emptied meanwhile
+    # we may not list the directory, or the server has removed files from it
     with contextlib.suppress(UsageError, OSError):
         if (kept := _of_file(trace.path, trace.recording)) is not None:
             for other in _others(of_directory(directory), kept)[:_OTHERS]:
