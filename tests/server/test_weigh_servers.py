@@ -222,7 +222,7 @@ def test_a_limit_decides_about_a_server(two: tuple[str, str], tmp_path: Path) ->
     """The second server takes ten times as long."""
     summary = tmp_path / "cost.md"
     done = pgtare(
-        f'weigh {servers(*two)} --sql "{SLOWER}" -d 300 --at-most 50% --summary {summary}',
+        f'weigh {servers(*two)} --sql "{SLOWER}" -d 60 --at-most 50% --summary {summary}',
         timeout=400,
     )
     assert done.returncode == 10, (done.stdout, done.stderr)
@@ -268,7 +268,7 @@ def test_too_few_sessions_decide_no_limit(two: tuple[str, str]) -> None:
     """The second server takes three to five times as long."""
     done = pgtare(f'weigh {servers(*two)} --sql "{SLOWER}" -d 4 --at-most 50%')
     assert done.returncode == 11, (done.stdout, done.stderr)
-    assert "too short for an answer: 30 sessions are needed" in done.stderr
+    assert "too short for an answer: 12 sessions are needed" in done.stderr
 
 
 def test_a_server_that_cannot_be_reached_is_named(two: tuple[str, str]) -> None:

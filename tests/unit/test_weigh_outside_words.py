@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pgtare.estimate.trial.answer import Reason, ReasonKind
 from pgtare.weighing.weigh import limit
 from pgtare.weighing.weigh.outside_schema import OutsideInfo, ServerInfo, WindowsInfo
 from pgtare.weighing.weigh.report import wording
@@ -46,6 +47,17 @@ def test_times_that_are_not_known_are_not_spoken_of() -> None:
     )
     result.baseline.body_mean_us = None
     assert wording.subject(result).endswith(" transactions")
+
+
+def test_a_server_that_is_not_verified_has_its_reason() -> None:
+    result = from_outside(servers=SERVERS)
+    arm = next(arm for arm in result.arms if arm.role == "instrument")
+    assert arm.answer is not None
+    assert not wording._proofs(result)  # a server is not "seen working"
+    arm.answer = arm.answer.model_copy(
+        update={"verdict": "not_verified", "reasons": [Reason(ReasonKind.NO_PROOF)]}
+    )
+    assert wording._proofs(result).startswith(f"{arm.name} is not verified: ")
 
 
 def test_the_logging_process_is_spoken_of_where_there_is_one() -> None:

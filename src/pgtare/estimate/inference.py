@@ -54,12 +54,14 @@ class Reference:
 
     Student's t with df degrees of freedom, one less than the blocks or clusters that the variance
     is from: a thousand blocks are but 63 clusters, for which the normal is a little too narrow.
-    The confidence sequence if the trial was stopped by someone who saw the effects (peeked).
+    The confidence sequence if the trial was stopped by someone who saw the effects (peeked),
+    tightest at so many blocks (tuned_at).
     """
 
     blocks: int
     df: float
     peeked: bool = False
+    tuned_at: int = sequential.TUNED_AT
 
     def of(self, influence: Floats) -> Reference:
         """For an estimate with these influences of clusters: as few df as a few of them leave."""
@@ -77,7 +79,7 @@ class Reference:
         if self.df < 1:
             return NAN
         if self.peeked:
-            return sequential.multiplier(self.blocks, alpha) * self._wider(alpha)
+            return sequential.multiplier(self.blocks, alpha, self.tuned_at) * self._wider(alpha)
         return student_quantile(self.df, 1 - alpha / 2)
 
     def p_value(self, z: float) -> float:
@@ -86,7 +88,8 @@ class Reference:
             return NAN
         fixed = 2 * student_below(self.df, -abs(z))
         if self.peeked:
-            return max(sequential.p_value(z / self._wider(), self.blocks), fixed)
+            z /= self._wider()
+            return max(sequential.p_value(z, self.blocks, tuned_at=self.tuned_at), fixed)
         return fixed
 
     def p_of(self, effect: Expansion) -> float:

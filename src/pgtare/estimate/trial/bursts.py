@@ -157,10 +157,7 @@ class _Loop:
     def __init__(self, rows: npt.NDArray[Any], asked: Question, loop: int, basis: Basis) -> None:
         self.asked, self.design, self.basis = asked, asked.design, basis
         self.rows = rows[(rows["loop"] == loop) & (rows["arm"] < len(asked.design.arms))]
-        # two sessions may differ for as long as they last, by where their memory lies; and windows
-        # by what else the server did
-        clusters = self.rows["block" if asked.design.grouping == "block" else "epoch"]
-        self.units = _units(self.rows, clusters)
+        self.units = _units(self.rows, _clusters(self.rows, self.design))
         self.seconds = _seconds(rows)
         reference = self.design.reference
         base = self._pair(0)
@@ -179,7 +176,7 @@ class _Loop:
         reference = self.design.reference
         both = self._pair(arm)
         _, _, found = effects_of(both, reference, [arm], peeked=self.asked.peeked)
-        return replace(found[arm], base_us=self.base_us)
+        return replace(found[arm], base_us=self.base_us, tuned_at=self.design.tuned_at)
 
     def _pair(self, arm: int) -> Strata:
         """The runs of the base, its control and an arm, with those of slow stamps cut.
@@ -246,6 +243,21 @@ def transaction_us(rows: npt.NDArray[Any]) -> Floats:
     n = np.maximum(rows["transactions"], 1).astype(np.float64)
     each: Floats = (rows["run_us"].astype(np.float64) - rows["stamp_us"]) / n
     return each
+
+
+def _clusters(rows: npt.NDArray[Any], design: Design) -> npt.NDArray[Any]:
+    """What counts as one, (N,), by the design's grouping.
+
+    Two sessions may differ for as long as they last, by where their memory lies, and windows by
+    what else the server did. Two servers drift: so sessions are batched by when they began.
+    """
+    if design.grouping != "sessions" or not len(rows):
+        return np.asarray(rows["block" if design.grouping == "block" else "epoch"])
+    _, first, session = np.unique(rows["epoch"], return_index=True, return_inverse=True)
+    began_s = rows["start_us"][first] / 1e6
+    if not design.batch_s > 0:
+        return np.asarray(session)
+    return np.asarray((began_s // design.batch_s).astype(np.int64)[session])
 
 
 def _units(rows: npt.NDArray[Any], clusters: npt.NDArray[Any]) -> Units:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pgtare.estimate.sequential import TUNED_AT
+
 Role = Literal["base", "control", "instrument", "injected"]
 Unit = Literal["run", "slice", "both", "burst"]
 
@@ -76,6 +78,8 @@ class Runs:
 
 #: With fewer blocks nothing is said about an arm; so many of windows are few, but each is long.
 LEAST_BLOCKS, LEAST_WINDOWS = 30, 8
+#: Into so many batches the time is cut in which servers are compared, and the fewest for an answer.
+BATCHES, LEAST_BATCHES = 20, 12
 #: By what a driver's runs hang together.
 Grouping = Literal["block", "sessions", "windows"]
 
@@ -86,7 +90,8 @@ class Design:
 
     block: before permutation. slices: None if runs are drawn; with slices there are none. driven:
     the runs are a driver's, which sees the server from outside. grouping: what of these counts as
-    one: a block of runs; an epoch of sessions, if each arm is a server; or a block of windows.
+    one: a block of runs; a batch of sessions, if each arm is a server; or a block of windows.
+    batch_s: length of such a batch, in which sessions begin; a session that lasts longer is one.
     """
 
     arms: tuple[Arm, ...]
@@ -96,6 +101,7 @@ class Design:
     runs: Runs = Runs()
     driven: bool = False
     grouping: Grouping = "block"
+    batch_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.arms or self.arms[0].role != "base":
@@ -124,7 +130,14 @@ class Design:
     @property
     def least_blocks(self) -> int:
         """With fewer blocks nothing is said about an arm."""
-        return LEAST_WINDOWS if self.grouping == "windows" else LEAST_BLOCKS
+        return {"windows": LEAST_WINDOWS, "sessions": LEAST_BATCHES}.get(
+            self.grouping, LEAST_BLOCKS
+        )
+
+    @property
+    def tuned_at(self) -> int:
+        """Blocks at which intervals that hold at any time are to be tightest."""
+        return BATCHES if self.grouping == "sessions" else TUNED_AT
 
     @property
     def setting_names(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import Estimate, Expansion, Reference
+from pgtare.estimate.sequential import TUNED_AT
 from pgtare.estimate.trial.comparison import Comparison, Yardstick
 from pgtare.estimate.trial.results import LiveArm
 from pgtare.estimate.trial.runs import Selection
@@ -118,6 +119,7 @@ class Effects:
     c: float
     base_us: float  # the base's mean of its own body in the same strata: percentages are of it
     peeked: bool = False
+    tuned_at: int = TUNED_AT
 
     @cached_property
     def body(self) -> Expansion:
@@ -133,7 +135,7 @@ class Effects:
     def reference(self) -> Reference:
         """Student's t over blocks and sessions."""
         clusters = self.strata.clusters(self.arm)
-        return Reference(clusters, clusters - 1, self.peeked)
+        return Reference(clusters, clusters - 1, self.peeked, self.tuned_at)
 
     def interval(self, effect: Expansion, alpha: float = 0.05) -> Estimate:
         """The 1 - alpha interval of an estimate, in its own unit."""

@@ -20,7 +20,7 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
-from pgtare.estimate.trial.design import LEAST_BLOCKS, Design, Runs, block_layout
+from pgtare.estimate.trial.design import LEAST_BATCHES, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.kit import machine, numbers
 from pgtare.postgres import own_session, pooler
@@ -175,7 +175,7 @@ def make_comparison(controls: Sequence[psycopg.Connection[Any]], request: Reques
         for server, control in zip(request.servers, controls, strict=True)
     ]
     by_name = dict(zip((server.name for server in request.servers), controls, strict=True))
-    design = servers.design_of(request.servers, request.seed)
+    design = servers.design_of(request)
     by_arm = [controls[number] for number in servers.by_arm(len(controls))]
     logging = log_growth.announcements(
         by_arm, design, _longest(request), request.duration_s, writes=request.writes
@@ -285,9 +285,9 @@ def _describe_servers(plan: Plan) -> list[str]:
         if other.is_the_same(one):
             lines.append(f"{other.name} and {one.name} are the same server")
     epoch_s = servers.epoch_s(plan.request)
-    if epoch_s * LEAST_BLOCKS > plan.request.duration_s:
+    if epoch_s * LEAST_BATCHES > plan.request.duration_s:
         lines.append(
-            f"too short for an answer: {LEAST_BLOCKS} sessions are needed, of "
+            f"too short for an answer: {LEAST_BATCHES} sessions are needed, of "
             f"{numbers.seconds(epoch_s)} each (--duration)"
         )
     return [*lines, *plan.notes]
@@ -483,10 +483,11 @@ class OutsideRun:
                 why = f"connecting takes {numbers.seconds(loops.connect_s)} each time"
             elif anew_s == servers.epoch_s(self.request):
                 return  # it was said before
-        if each_s * LEAST_BLOCKS > self.request.duration_s:
+        least = self.plan.design.least_blocks
+        if each_s * least > self.request.duration_s:
             self.stages.say(
-                f"{why}: {LEAST_BLOCKS} {what}, the fewest for an answer, take about "
-                f"{numbers.seconds(each_s * LEAST_BLOCKS)} (--duration)"
+                f"{why}: {least} {what}, the fewest for an answer, take about "
+                f"{numbers.seconds(each_s * least)} (--duration)"
             )
             self._said_too_short = True
 

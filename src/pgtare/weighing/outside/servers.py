@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.estimate.trial.design import Arm, Design, block_layout
+from pgtare.estimate.trial.design import BATCHES, Arm, Design, block_layout
 from pgtare.postgres import pooler
 from pgtare.postgres.private_settings import is_private
 from pgtare.weighing.instruments.proof_result import Proof
@@ -25,7 +25,7 @@ from pgtare.weighing.weigh.request import Request, ServerAddress
 from pgtare.weighing.weigh.result import own_settings, system_identifier
 
 #: Sessions are made anew this often in all at most, and no more often than this, in s. Two sessions
-#: may differ for as long as they last, so each counts as one: only more of them tell more.
+#: may differ for as long as they last: only more of them tell more.
 EPOCHS, SHORTEST_EPOCH_S = 3_600, 1.0
 #: Pauses before a server that has no room for sessions is asked again, in s.
 _RETRIES_S = (0.5, 1.0, 2.0)
@@ -61,15 +61,25 @@ SELECT pg_catalog.current_setting('server_version'), pg_catalog.pg_is_in_recover
 """
 
 
-def design_of(servers: Sequence[ServerAddress], seed: int) -> Design:
-    """The first server is the base, and its control: the same server in another session."""
-    first, *others = servers
+def design_of(request: Request) -> Design:
+    """The first server is the base, and its control: the same server in another session.
+
+    Servers drift, each by itself, over seconds to minutes. So sessions count in batches.
+    """
+    first, *others = request.servers
     arms = (
         Arm(first.name, "base"),
         Arm("control", "control"),
         *(Arm(server.name, "instrument") for server in others),
     )
-    return Design(arms, block_layout(len(arms)), seed, driven=True, grouping="sessions")
+    return Design(
+        arms,
+        block_layout(len(arms)),
+        request.seed,
+        driven=True,
+        grouping="sessions",
+        batch_s=request.duration_s / BATCHES,
+    )
 
 
 def epoch_s(request: Request) -> float:

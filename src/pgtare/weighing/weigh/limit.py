@@ -10,6 +10,7 @@ from typing import Literal
 
 from pgtare.errors import UsageError
 from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
+from pgtare.estimate.trial.design import LEAST_BATCHES
 from pgtare.estimate.trial.results import Live, LiveArm
 from pgtare.kit import files, numbers
 from pgtare.kit.terminal_text import plain
@@ -70,23 +71,32 @@ def reason_to_stop(
         100 * request.precision,
         now.blocks,
         seconds,
-        MIN_BLOCKS if request.unit == "run" else SLICE_BLOCKS,
+        LEAST_BATCHES if request.servers else MIN_BLOCKS if request.unit == "run" else SLICE_BLOCKS,
     )
     if narrow:
         return "precision"
-    return "decision" if decided(now, limits_of(request), seconds) else None
+    return "decision" if decided(now, limits_of(request), seconds, _least(request)) else None
 
 
-def decided(now: Live, limits: dict[str, float], seconds: float) -> bool:
-    """Whether a trial may stop: one arm is shown to be above its limit, or all to be below."""
-    if not limits or not _enough(now, seconds):
+def decided(
+    now: Live, limits: dict[str, float], seconds: float, least: int = _LEAST_BLOCKS
+) -> bool:
+    """Whether a trial may stop: one arm is shown to be above its limit, or all to be below.
+
+    least: the fewest blocks for that.
+    """
+    if not limits or not _enough(now, seconds, least):
         return False
     states = list(_states(now, limits).values())
     return "above" in states or all(state == "below" for state in states)
 
 
-def _enough(now: Live, seconds: float) -> bool:
-    return seconds >= _LEAST_S and now.blocks >= _LEAST_BLOCKS
+def _least(request: Request) -> int:
+    return LEAST_BATCHES if request.servers else _LEAST_BLOCKS
+
+
+def _enough(now: Live, seconds: float, least: int) -> bool:
+    return seconds >= _LEAST_S and now.blocks >= least
 
 
 def _states(now: Live, limits: dict[str, float]) -> dict[str, State]:
@@ -116,7 +126,7 @@ def with_limits(result: WeighResult, request: Request, last: Live | None) -> Wei
     if not limits or last is None:
         return result
     states = _states(last, limits)
-    if not _enough(last, result.design.duration_s):
+    if not _enough(last, result.design.duration_s, _least(request)):
         states = dict.fromkeys(states, "undecided")
     arms = {arm.name: arm for arm in result.arms}
     seen = {arm.name: arm for arm in last.arms}

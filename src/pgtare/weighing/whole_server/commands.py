@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import psutil
 
@@ -146,6 +146,7 @@ class Process:
     def __init__(self, command: str, what: str) -> None:
         self._what, self._output = what, _Output()
         self._left: str | None = None
+        self._by_itself = False
         self._popen = subprocess.Popen(
             module_command(_KEEPER),
             stdin=subprocess.PIPE,
@@ -174,7 +175,7 @@ class Process:
             raise MeasurementError(
                 f"{left}: end it; then run pgtare as that user, or give two commands, ON | OFF"
             )
-        if ended or self._popen.returncode > 0:
+        if ended or self._by_itself or self._popen.returncode > 0:
             returned = self._popen.returncode == 0
             advice = "; one that returns needs a second one that switches off" if returned else ""
             raise CommandFailed(
@@ -198,7 +199,8 @@ class Process:
             end_group(self.pid)
             self._popen.wait()
         said = self._popen.stdout.read()
-        left = json.loads(said)["left"] if said else []
+        last: dict[str, Any] = json.loads(said) if said else {}
+        left, self._by_itself = last.get("left", []), last.get("by_itself", False)
         self._left = f"{self._what}: process {', '.join(left)} cannot be ended" if left else ""
         return self._left
 

@@ -1,8 +1,9 @@
 """A process that runs one watcher, and ends it with all that the watcher has started.
 
 It adopts what detaches itself, so all of that is found below it, and nothing else is. The command
-comes by standard input; what could not be ended goes to standard output. The end comes by SIGTERM,
-by which the kernel also tells that the guardian was killed, or as the command ends by itself.
+comes by standard input; what could not be ended, and whether the command ended by itself, goes to
+standard output. The end comes by SIGTERM, by which the kernel also tells that the guardian was
+killed, or as the command ends by itself.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def keep() -> int:
     while leader.returncode is None and signal.sigwait(_AWAITED) != signal.SIGTERM:
         _reap(leader)
     status = leader.returncode
-    _say({"left": [_named(process) for process in _end(leader, watch.pid)]})
+    by_itself = status is not None
+    left = [_named(process) for process in _end(leader, watch.pid)]
+    _say({"left": left, "by_itself": by_itself})
     watch.kill()
     watch.wait()
     return 0 if status is None else status if status >= 0 else 128 - status

@@ -389,10 +389,12 @@ def _contention(result: WeighResult) -> str:
 
 
 def _proofs(result: WeighResult) -> str:
-    arms = [] if result.compares_servers else of_role(result, "instrument")
-    seen = [arm for arm in arms if proof_state(arm) == "active"]
+    arms = of_role(result, "instrument")
     missing = [arm for arm in arms if arm.verdict == "not_verified"]
     lines = [f"{arm.name} is not verified: {reason_words.because(arm)}." for arm in missing]
+    if result.compares_servers:
+        return " ".join(lines)
+    seen = [arm for arm in arms if proof_state(arm) == "active"]
     if seen and len(seen) == len(arms):
         lines.insert(0, "It was seen working." if len(arms) == 1 else "All were seen working.")
     elif seen:
