@@ -20,8 +20,8 @@ from pgtare.postgres import own_session, pooler
 from pgtare.weighing.fleet.fleet_guard import LOOK_S, BaseSample
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.trials import Trials
+from pgtare.weighing.weigh import participation, recording
 from pgtare.weighing.weigh import plan as planning
-from pgtare.weighing.weigh import recording
 from pgtare.weighing.weigh.measurement import Measurement, Weighing
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.recording import Halt, Lease
@@ -81,10 +81,11 @@ class ServerWeighing:
         try:
             planning.try_settings(module.conn, planning.arms_of(request))
             there = planning.make_plan(module.conn, request)
-            before, began = _transactions(module), time.monotonic()
+            before = participation.count(module)
             sample = self._sample(module, there)
-            counted = (_transactions(module) - before) / (time.monotonic() - began)
-            rate = traffic_per_s(counted, sample, request.participation)
+            counted = participation.others_per_s(before, participation.count(module))
+            # sessions whose statements touch no table are late to report their transactions
+            rate = max(counted, sample.transactions / LOOK_S / request.participation)
         except BaseException:
             module.conn.close()
             raise
@@ -231,23 +232,3 @@ class ServerWeighing:
         """Leave the server; a trial that runs there ends."""
         if self._module is not None:
             self._module.conn.close()
-
-
-def traffic_per_s(counted: float, sample: BaseSample, participation: float) -> float:
-    """Transactions a second of a server.
-
-    counted: those of the database, of which our own look is ten and more. So a server whose
-    sessions all took part in the sample, and ran nothing, has none.
-    """
-    if participation == 1 and not sample.transactions:
-        return 0.0
-    return max(0.0, counted, sample.transactions / LOOK_S / participation)
-
-
-def _transactions(module: Trials) -> int:
-    query = (
-        "SELECT xact_commit + xact_rollback FROM pg_catalog.pg_stat_database"
-        " WHERE datname = pg_catalog.current_database()"
-    )
-    ((count,),) = pooler.rows(module.conn, query)
-    return int(count or 0)

@@ -30,7 +30,15 @@ class Traffic:
 def count(module: Trials) -> Traffic:
     """The counters now. Sessions report theirs with up to a second's delay."""
     ((transactions,),) = pooler.rows(module.conn, TRANSACTIONS)
-    return Traffic(int(transactions), module.calls, time.monotonic())
+    module.calls += 1  # this one, which the next count finds
+    return Traffic(int(transactions), module.calls - 1, time.monotonic())
+
+
+def others_per_s(before: Traffic, after: Traffic) -> float:
+    """Transactions a second of all but pgtare, between two counts."""
+    seconds = after.at_s - before.at_s
+    others = after.transactions - before.transactions - (after.own - before.own)
+    return max(0.0, others / seconds) if seconds > 0 else 0.0
 
 
 def share_pct(before: Traffic, after: Traffic, status: Status, seconds: float) -> float | None:
@@ -40,9 +48,7 @@ def share_pct(before: Traffic, after: Traffic, status: Status, seconds: float) -
     than that, and late by up to a second at both ends: so it is rates that are compared.
     """
     part = status.observations + status.lost
-    transactions = after.transactions - before.transactions - (after.own - before.own)
-    counted_s = after.at_s - before.at_s
-    whole = transactions * seconds / counted_s if counted_s > 0 else 0.0
+    whole = others_per_s(before, after) * seconds
     if whole <= 0 or part > _PLAUSIBLE * whole:
         return None
     return min(100.0, 100.0 * part / whole)
