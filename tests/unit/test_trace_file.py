@@ -368,8 +368,9 @@ def test_numbers_in_documents_have_bounds(tmp_path: Path) -> None:
     """What a document says goes into arrays: the year 9999 has no room there."""
     late, early = "9999-12-31T23:59:59-14:00", "0001-01-02T00:00:00+00:00"
     assert [reader.moment(when) for when in (late, early)] == [reader.LATEST, -reader.LATEST]
-    doing = {"state": "active", "running": True, "since": moment(1)}
-    for number, at in enumerate((late, early)):
+    stated = ((late, moment(1)), (early, moment(1)), (moment(9), late), (moment(9), early))
+    for number, (at, since) in enumerate(stated):
+        doing = {"state": "active", "running": True, "since": since}
         kept = {"cause": "transaction", "detail": "", "at": at, "doing": doing}
         path = tmp_path / f"{number}.pgtrace"
         read_all(write(path, two_requests().data, ROWS, until=at, kept=kept), draw=True)

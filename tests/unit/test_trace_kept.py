@@ -42,6 +42,15 @@ def test_a_senseless_file_is_left_out(tmp_path: Path, wrong: dict[str, Any]) -> 
     moments.moment(ledger(load(senseless)))
 
 
+@pytest.mark.parametrize("since", ["0001-01-02T00:00:00+00:00", "9999-12-31T23:59:59-14:00"])
+def test_what_a_session_did_has_bounds(tmp_path: Path, since: str) -> None:
+    """A made file says that it was at it since the year 1: that has no room in a column."""
+    doing = {"state": "active", "running": True, "since": since}
+    kept = {**KEPT, "at": moment(40), "doing": doing}
+    path = write(tmp_path / "t.pgtrace", two_requests().data, until=moment(40), kept=kept)
+    assert moments.moment(ledger(load(path))) is not None
+
+
 def test_another_of_an_incident_may_go_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

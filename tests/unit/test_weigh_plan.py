@@ -8,6 +8,8 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.weighing.instruments.arms import parse_arm
+from pgtare.weighing.instruments.catalogue import load_catalogue
+from pgtare.weighing.weigh.limit import with_together
 from pgtare.weighing.weigh.plan import refuse_unsafe
 from pgtare.weighing.weigh.request import Request
 
@@ -51,3 +53,14 @@ def test_an_arm_that_floods_the_log_has_to_be_allowed(setting: str) -> None:
 )
 def test_one_that_logs_little_is_weighed(setting: str) -> None:
     refuse_unsafe(Request((parse_arm(f"x: {setting}"),), dsn="dbname=app"))
+
+
+def test_all_together_are_allowed_if_each_is() -> None:
+    """Whose settings are those of all: pgaudit.log among them."""
+    entries = load_catalogue()
+    names = ("pgaudit", "pg_stat_statements")
+    chosen = with_together([entries.choose(name) for name in names])
+    request = Request(chosen, dsn="dbname=app")
+    with pytest.raises(UsageError, match="add --allow pgaudit if"):
+        refuse_unsafe(request)
+    refuse_unsafe(replace(request, allow=frozenset({"pgaudit"})))

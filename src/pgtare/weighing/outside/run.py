@@ -93,7 +93,7 @@ def chosen_way(request: Request) -> Request:
     if not driven:
         if request.load is not None and not request.load.scripts:
             return request  # a database of our own there, which needs the module
-        with own_session.connect(request.dsn) as conn:
+        with own_session.answered(), own_session.connect(request.dsn) as conn:
             ((has_module,),) = pooler.rows(conn, _HAS_MODULE)
         if has_module or _needs_module(request):
             return request
@@ -209,14 +209,14 @@ def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterato
 def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the servers, changes nothing there."""
     if request.servers:
-        with contextlib.ExitStack() as stack:
+        with own_session.answered(), contextlib.ExitStack() as stack:
             controls = _controls(stack, request)
             plan = make_comparison(controls, request)
             source_of(controls, plan, random.Random(request.seed))
             return describe(plan)
     if request.dsn is None:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
-    with control_session(request.dsn) as control:
+    with own_session.answered(), control_session(request.dsn) as control:
         plan = make_plan(control, request)
         source_of([control], plan, random.Random(request.seed))
         return [*describe(plan), *planning.arms_lines(plan.design)]

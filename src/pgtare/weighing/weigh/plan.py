@@ -17,6 +17,7 @@ from pgtare.postgres.load.spec import cores
 from pgtare.postgres.modules import PRELOAD_ORDER
 from pgtare.postgres.own_session import APPLICATION_NAME, first_line
 from pgtare.weighing.instruments.arms import combine, refuse_reported
+from pgtare.weighing.instruments.model import TOGETHER
 from pgtare.weighing.instruments.requirements import availability, read_facts
 from pgtare.weighing.instruments.statement_logging import logs
 from pgtare.weighing.trials import MAX_SESSIONS, Population
@@ -94,6 +95,8 @@ def refuse_unsafe(request: Request) -> None:
     """Raise UsageError for what must not be switched on without being asked for by name."""
     for choice in request.chosen:
         entry = choice.entry
+        if choice.name == TOGETHER:  # of which each is judged by itself
+            continue
         if entry is None:
             name = _logging_setting(choice.settings)
             reason = "it floods the log, which holds the literals of statements"

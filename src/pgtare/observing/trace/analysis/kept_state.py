@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -34,17 +34,19 @@ def state_then(trace: Trace) -> SessionState | None:
     if not isinstance(found, Mapping) or at is None:
         return None
     try:
-        since = datetime.fromisoformat(str(found["since"]))
-        for_ns = at - round(since.timestamp() * 1e9)
+        since = moment(found["since"])
+        if not since:
+            return None
+        for_ns = at - since
         return SessionState(
             state=str(found["state"]),
             # it was asked a moment later
             running=bool(found["running"]) == (for_ns >= 0),
-            started=since,
+            started=datetime.fromtimestamp(since / 1e9, UTC),
             for_ns=max(for_ns, 0),
             event=str(found["event"]) if "event" in found else None,
         )
-    except (KeyError, TypeError, ValueError, OverflowError):  # a damaged file
+    except (KeyError, TypeError, ValueError):  # a damaged file
         return None
 
 
