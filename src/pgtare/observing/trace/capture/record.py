@@ -67,7 +67,8 @@ class TraceRecorder:
         if server.has_calls and not target.armed_only:
             # its locks tell other recordings which sessions it answers for
             pooler.require_one_session(server.conn, dsn, "recording a trace of calls")
-        self.guard = Guard(dsn, pooler.backend_pid(server.conn), calls=server.has_calls)
+        pid = pooler.backend_pid(server.conn)
+        self.guard = Guard(dsn, pid, calls=server.has_calls)
         try:
             self._check(path)
             with telling():
@@ -97,7 +98,7 @@ class TraceRecorder:
         self.drain = Drain(server, self.writer, self.choice, waits=server.has_waits)
         self.until: datetime | None = None
         self.notes: list[str] = []
-        self._schedstat = run_queue.is_local(server.conn.info.host, pooler.backend_pid(server.conn))
+        self._schedstat = run_queue.is_local(server.conn.info.host, pid)
 
     def _check(self, path: Path) -> None:
         self.server.level(None if self.target.armed_only else self.target.level)
