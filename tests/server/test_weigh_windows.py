@@ -892,6 +892,25 @@ def test_a_command_that_has_returned_is_said_so_while_what_it_left_is_ended(
     assert not psutil.pid_exists(int(pid.read_text()))
 
 
+@pytest.mark.parametrize("sees", [False, True], ids=["put back", "switched off"])
+def test_a_killed_keeper_is_not_said_to_have_left_nothing(tmp_path: Path, sees: bool) -> None:
+    """What has detached itself is no child of ours any more; as if memory had run out."""
+    pid = tmp_path / "pid"
+    changer = Changer("", [Switch("x", "process", on=f"{daemon(pid)}; sleep 300")], [None])
+    changer.switch(0, True)
+    eventually(pid.exists)
+    os.kill(changer.leaders[0], signal.SIGKILL)
+    try:
+        if sees:
+            with pytest.raises(MeasurementError, match="its keeper was killed"):
+                changer.switch(0, False)
+        (said,) = changer.put_back()
+        assert "what it started may still run" in said.text
+        assert not said.as_before
+    finally:
+        psutil.Process(int(pid.read_text())).kill()
+
+
 def test_a_process_of_another_user_is_named(
     tmp_path: Path, as_root: None, open_directory: Path
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.answer import Answer
+from pgtare.estimate.trial.bursts import _clusters
 from pgtare.estimate.trial.design import BATCHES, LEAST_BATCHES, Arm, Design, Runs, block_layout
 from pgtare.estimate.trial.results import Live
 from pgtare.weighing.weigh.limit import reason_to_stop
@@ -58,7 +59,7 @@ def answered(rows: npt.NDArray[Any], design: Design = DESIGN) -> Answer:
 
 def test_a_server_that_drifts_is_not_called_slower() -> None:
     """80 trials; a right program fails once in 10,000 times. By sessions many would be wrong."""
-    wrong = {SECONDS / BATCHES: 0, 0.0: 0}
+    wrong = {DESIGN.batch_s: 0, 1e-6: 0}
     for seed in range(80):
         rows = drifting(np.random.default_rng(seed), cost_us=1.0)
         for batch_s in wrong:
@@ -98,6 +99,35 @@ def test_a_limit_is_decided_with_so_many_batches_and_no_fewer() -> None:
     at = stops(drifting(np.random.default_rng(1), 4.0), 0.05)
     assert at is not None
     assert least_s - 6 < at <= least_s
+
+
+def batches(rows: npt.NDArray[Any]) -> tuple[int, int]:
+    """How many there are, and the runs of the smallest."""
+    counts = np.unique(_clusters(rows, DESIGN), return_counts=True)[1]
+    return len(counts), int(counts.min())
+
+
+def test_a_clock_that_is_set_splits_no_batch() -> None:
+    rows = drifting(np.random.default_rng(1))
+    whole = batches(rows)
+    assert whole[0] == BATCHES
+    later = rows["start_us"] > 60_000_000
+    for by_us in (300_000_000, -50_000_000):
+        moved = rows.copy()
+        moved["start_us"][later & (rows["arm"] == 2)] += by_us
+        assert batches(moved) == whole
+    moved = rows.copy()
+    moved["start_us"][later & (rows["arm"] < 2)] -= 30_000_000  # of the first server itself
+    assert batches(moved)[0] <= BATCHES
+
+
+def test_a_sliver_is_no_batch() -> None:
+    """The first begins with the first run, whatever came before, and the last is half of one."""
+    rows = drifting(np.random.default_rng(1))
+    rows["start_us"] += 2_900_000
+    assert batches(rows)[0] == BATCHES
+    assert batches(rows[rows["start_us"] < 2.9e6 + 7.4e7])[0] == 12
+    assert batches(rows[rows["start_us"] < 2.9e6 + 7.6e7])[0] == 13
 
 
 def test_too_few_batches_give_no_answer() -> None:

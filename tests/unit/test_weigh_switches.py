@@ -403,7 +403,9 @@ def test_a_shell_that_loses_a_signal_ends_all_the_same() -> None:
 def test_the_end_of_a_process_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be ended is still there when everything is put back."""
     process = Process("sleep 300", "--switch x")
-    monkeypatch.setattr(json, "loads", lambda text: {"left": ["7 (sleep, of root)"]})
+    monkeypatch.setattr(
+        json, "loads", lambda text: {"left": ["7 (sleep, of root)"], "by_itself": False}
+    )
     changer = Changer("", [Switch("x", "process", on="sleep 300")], [None], on=[True])
     changer._running[0] = process
     with pytest.raises(MeasurementError, match=r"process 7 \(sleep, of root\) cannot be ended"):

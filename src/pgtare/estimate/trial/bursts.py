@@ -62,6 +62,7 @@ WINDOW_QUANTILE = 0.999
 #: A run is disturbed if it takes longer than the median by this, or by half of it.
 DISTURBED_US = 100.0
 _DISTURBED_SHARE = 0.5
+_LATEST_US = np.iinfo(np.int64).max
 #: With a larger share of disturbed runs effects read high; from the second on nothing is called
 #: equivalent.
 DISTURBED_SOME, DISTURBED_MANY = 12.0, 20.0
@@ -158,7 +159,10 @@ class _Loop:
         self.asked, self.design, self.basis = asked, asked.design, basis
         self.rows = rows[(rows["loop"] == loop) & (rows["arm"] < len(asked.design.arms))]
         self.units = _units(self.rows, _clusters(self.rows, self.design))
-        self.seconds = _seconds(rows)
+        # each server has its clock
+        servers = self.design.grouping == "sessions"
+        timed = np.isin(rows["arm"], self.design.reference) if servers else slice(None)
+        self.seconds = _seconds(rows[timed])
         reference = self.design.reference
         base = self._pair(0)
         self.base_c, self.base_us, _ = effects_of(base, reference, [], peeked=asked.peeked)
@@ -249,15 +253,22 @@ def _clusters(rows: npt.NDArray[Any], design: Design) -> npt.NDArray[Any]:
     """What counts as one, (N,), by the design's grouping.
 
     Two sessions may differ for as long as they last, by where their memory lies, and windows by
-    what else the server did. Two servers drift: so sessions are batched by when they began.
+    what else the server did. Two servers drift: so sessions are batched by when they began, by the
+    first server's clock. What is left at the end is a batch if it is half of one.
     """
     if design.grouping != "sessions" or not len(rows):
         return np.asarray(rows["block" if design.grouping == "block" else "epoch"])
-    _, first, session = np.unique(rows["epoch"], return_index=True, return_inverse=True)
-    began_s = rows["start_us"][first] / 1e6
-    if not design.batch_s > 0:
-        return np.asarray(session)
-    return np.asarray((began_s // design.batch_s).astype(np.int64)[session])
+    epochs, session = np.unique(rows["epoch"], return_inverse=True)
+    known = np.isin(rows["arm"], design.reference)
+    began_us = np.full(len(epochs), _LATEST_US)
+    np.minimum.at(began_us, session[known], rows["start_us"][known])
+    began_us[began_us == _LATEST_US] = 0  # with what came before
+    began_us = np.maximum.accumulate(began_us)  # whatever was done to the clock
+    last_us = max(int(rows["start_us"][known].max(initial=0)), int(began_us[-1]))
+    batch_us = max(1e6 * design.batch_s, 1.0)
+    batches = max(round((last_us - int(began_us[0])) / batch_us), 1)
+    number = np.minimum((began_us - began_us[0]) // batch_us, batches - 1)
+    return np.asarray(number.astype(np.int64)[session])
 
 
 def _units(rows: npt.NDArray[Any], clusters: npt.NDArray[Any]) -> Units:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pgtare.errors import MeasurementError
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN
-from pgtare.estimate.trial.design import LEAST_BLOCKS, Design
+from pgtare.estimate.trial.design import LEAST_BATCHES, LEAST_BLOCKS, Design
 from pgtare.kit import numbers
 from pgtare.weighing.outside.transactions import Source
 from pgtare.weighing.outside.wire import PATIENCE_S, Answers, Wire
@@ -48,6 +48,8 @@ _LONGEST_US = 2**31 - 1
 _STAMPS = 3
 #: No transaction is waited for longer than this, in s.
 _LONGEST_S = 3600.0
+#: Blocks of each loop that a session is to hold at least, if servers are compared.
+BLOCKS_OF_A_SESSION = 4
 #: Plans of prepared statements and of functions stay as they were made in another arm.
 _PLAN_ANEW = b"DISCARD PLANS"
 _MISSING = "answers are missing"
@@ -58,12 +60,12 @@ _TOO_LARGE = (
 )
 
 
-def _too_slow(transaction_s: float, block_s: float) -> str:
-    """block_s: of one transaction in each run."""
-    least_s = 2 * (1 + REST) * block_s * LEAST_BLOCKS
+def _too_slow(transaction_s: float, block_s: float, least: int) -> str:
+    """block_s: of one transaction in each run; least: blocks of each kind for an answer."""
+    least_s = 2 * (1 + REST) * block_s * least
     return (
         f"a transaction takes {numbers.seconds(transaction_s)}, and the fewest blocks for an "
-        f"answer, {LEAST_BLOCKS} of each kind, take about {numbers.seconds(least_s)}; raise "
+        f"answer, {least} of each kind, take about {numbers.seconds(least_s)}; raise "
         "--duration, or weigh a quicker statement"
     )
 
@@ -258,7 +260,8 @@ class Loops:
             size = max(size, largest)
             block_s = sum(took_s.get(kinds[each], 0.0) for each in self.design.block)
             if 2 * (1 + REST) * block_s > at_most_s:
-                return self._failed(Answers(error=_too_slow(took_s[arm], block_s)), seat)
+                least = LEAST_BATCHES * BLOCKS_OF_A_SESSION if self.anew else LEAST_BLOCKS
+                return self._failed(Answers(error=_too_slow(took_s[arm], block_s, least)), seat)
         lengths = self.lengths = Lengths.of(block_s / runs, runs, size, apart=apart)
         burst = lengths.dropped + lengths.longest
         self.pair_s = (1 + REST) * block_s * (burst + lengths.paced_dropped + lengths.paced)

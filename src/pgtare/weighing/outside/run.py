@@ -20,7 +20,7 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
-from pgtare.estimate.trial.design import LEAST_BATCHES, Design, Runs, block_layout
+from pgtare.estimate.trial.design import BATCHES, LEAST_BATCHES, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.kit import machine, numbers
 from pgtare.postgres import own_session, pooler
@@ -29,7 +29,7 @@ from pgtare.weighing.instruments.proof import prove_driven, proven, refuted_by_e
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import read_facts
 from pgtare.weighing.outside import log_growth, servers, settings_probe
-from pgtare.weighing.outside.loops import MOST_TPS, Loops, Seat
+from pgtare.weighing.outside.loops import BLOCKS_OF_A_SESSION, MOST_TPS, Loops, Seat
 from pgtare.weighing.outside.recording import OutsideRecording, record, unwatched, warm_up
 from pgtare.weighing.outside.servers import FoundServer, ServerSessions
 from pgtare.weighing.outside.session import (
@@ -56,9 +56,6 @@ from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.result import describe_server, made
 from pgtare.weighing.weigh.schema import StoppedBy
 from pgtare.weighing.weigh.target import open_target
-
-#: Blocks of each loop that a session is to hold at least, if servers are compared.
-_BLOCKS_OF_A_SESSION = 4
 
 
 @dataclass(frozen=True)
@@ -280,6 +277,8 @@ def _describe_servers(plan: Plan) -> list[str]:
         f"which run {name_of_load(plan.request)}; your application's sessions are not touched",
         "the servers together work for it at most a quarter of the time; a parallel plan on "
         "several processors",
+        f"sessions count in {BATCHES} batches of the time, and {LEAST_BATCHES} are the fewest for "
+        f"an answer: {numbers.seconds(LEAST_BATCHES * plan.design.batch_s)}",
     ]
     for one, other in itertools.combinations(plan.servers, 2):
         if other.is_the_same(one):
@@ -425,7 +424,7 @@ class OutsideRun:
         self._say_if_too_short(pair_s)
         if self.plan.servers:
             # sessions are what counts, and each is to hold a few blocks
-            self.loops.anew_s = max(self.loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
+            self.loops.anew_s = max(self.loops.anew_s, BLOCKS_OF_A_SESSION * pair_s)
         design, names = self.plan.design, self.plan.design.setting_names
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.request.chosen)
@@ -476,7 +475,7 @@ class OutsideRun:
         loops, each_s = self.loops, pair_s
         why, what = "transactions are slow", "blocks of each kind"
         if self.plan.servers:
-            anew_s = max(loops.anew_s, _BLOCKS_OF_A_SESSION * pair_s)
+            anew_s = max(loops.anew_s, BLOCKS_OF_A_SESSION * pair_s)
             session_s = max(loops.session_s, anew_s)
             each_s, what = session_s + loops.connect_s, "sessions"
             if session_s > anew_s:

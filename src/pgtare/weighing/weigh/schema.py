@@ -287,7 +287,7 @@ class DesignInfo(Model):
     )
     blocks: int = Field(
         description="blocks that entered the estimate, those cut short included; with slices, "
-        "blocks of slices",
+        "blocks of slices, with servers batches of sessions",
     )
     blocks_discarded: int = Field(description="blocks of slices left out as cut short")
     first_share_pct: float = Field(

@@ -17,7 +17,7 @@ from pgtare.kit import artefact, files, npz
 from pgtare.kit.artefact import ArtefactKind
 from pgtare.weighing.weigh.schema import SCHEMA, WeighResult
 
-DESIGN_SCHEMA = "pgtare.design/2"
+DESIGN_SCHEMA = "pgtare.design/3"
 OBSERVATIONS_FILE = "observations.npz"
 DESIGN_FILE = "design.json"
 RESULT_FILE = "result.json"

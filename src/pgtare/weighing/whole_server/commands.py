@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import psutil
 
@@ -199,8 +199,11 @@ class Process:
             end_group(self.pid)
             self._popen.wait()
         said = self._popen.stdout.read()
-        last: dict[str, Any] = json.loads(said) if said else {}
-        left, self._by_itself = last.get("left", []), last.get("by_itself", False)
+        if not said:
+            self._left = f"{self._what}: its keeper was killed, and what it started may still run"
+            return self._left
+        last = json.loads(said)
+        left, self._by_itself = last["left"], last["by_itself"]
         self._left = f"{self._what}: process {', '.join(left)} cannot be ended" if left else ""
         return self._left
 

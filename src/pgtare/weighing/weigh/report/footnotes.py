@@ -53,7 +53,7 @@ def facts(result: WeighResult) -> list[tuple[str, str]]:
 
 def _blocks(result: WeighResult) -> str:
     if result.compares_servers:
-        return "sessions of each"
+        return "batches of sessions"
     return "blocks of windows" if result.windows else _BLOCKS[result.design.unit]
 
 

@@ -17,8 +17,7 @@ _WORDS: dict[ReasonKind, Callable[[Reason], str]] = {
         f"the control misses 0 ({_p(r)}), by enough to explain it"
     ),
     ReasonKind.FEW_BLOCKS: lambda r: (
-        "too little was measured"
-        + (f": only {numbers.counted(r.n, 'block')} of runs" if r.n else "")
+        "too little was measured" + (f": only {numbers.counted(r.n, 'block')}" if r.n else "")
     ),
     ReasonKind.NOT_ESTIMATED: lambda r: "it could not be estimated",
     ReasonKind.FAILURES_DIFFER: lambda r: (
