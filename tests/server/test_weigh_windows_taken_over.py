@@ -296,12 +296,12 @@ def test_off_that_leaves_another_value_than_there_was_is_found_out(server: Clust
             with pytest.raises(MeasurementError, match=words):
                 ours.try_as_it_is(0)
             assert ours.put_back() == [configuration.PutBack(words, as_before=False)]
-            assert ours.left_alone  # the file that says what it was is kept
-            ours.touched, ours.done, ours.left_alone = [True], [], False
+            assert not ours.left_alone  # by the file, this OFF would be run again
+            ours.touched, ours.done = [True], []
             (done,) = ours.put_back()
             assert words in done.text
             assert not done.as_before
-            assert ours.left_alone
+            assert ours.left_alone  # the file that says what it was is kept
     finally:
         set_and_reload(server, "ALTER SYSTEM RESET work_mem")
         eventually(lambda: entries(server) == [("4MB",)])

@@ -82,10 +82,13 @@ class ServerWeighing:
             planning.try_settings(module.conn, planning.arms_of(request))
             there = planning.make_plan(module.conn, request)
             before = participation.count(module)
-            sample = self._sample(module, there)
+            seen = self._sample(module, there)
             counted = participation.others_per_s(before, participation.count(module))
+            sample = BaseSample.of(seen)
             # sessions whose statements touch no table are late to report their transactions
             rate = max(counted, sample.transactions / LOOK_S / request.participation)
+            if request.participation == 1 and not len(seen):
+                rate = 0.0  # not even one under way: it is of others than those to weigh
         except BaseException:
             module.conn.close()
             raise
@@ -121,7 +124,7 @@ class ServerWeighing:
         if self._cut:
             raise MeasurementError(NO_ANSWER)
 
-    def _sample(self, module: Trials, plan: WeighPlan) -> BaseSample:
+    def _sample(self, module: Trials, plan: WeighPlan) -> Observations:
         """What transactions are like: a trial whose arms set nothing, so it changes nothing."""
         arms = (Arm("base", "base"), Arm("control", "control"))
         design = Design(arms, (0, 1), self._seed(0))
@@ -136,7 +139,7 @@ class ServerWeighing:
             tick=lambda seconds, rows: None,
             lease=LEASE,
         )
-        return BaseSample.of(got.observations)
+        return got.observations
 
     def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
         """The trial of a stage. A stage before the last one is drawn until somebody takes part."""

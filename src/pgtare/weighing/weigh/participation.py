@@ -13,6 +13,8 @@ TRANSACTIONS = """
 SELECT xact_commit + xact_rollback
 FROM pg_catalog.pg_stat_database WHERE datname = pg_catalog.current_database()
 """
+#: A session that has touched no table since has nothing to report, transactions neither.
+_REPORT = "SELECT pg_catalog.pg_stat_force_next_flush() FROM pg_catalog.pg_class LIMIT 1"
 # Sessions whose statements touch no table do not report their transactions: a part that exceeds the
 # whole by more than delay explains has no share.
 _PLAUSIBLE = 1.1
@@ -30,7 +32,7 @@ class Traffic:
 def count(module: Trials) -> Traffic:
     """The counters now. Others' sessions report theirs with up to a second's delay."""
     # ours without a delay, as they are taken off; the count itself is in the next one
-    pooler.rows(module.conn, "SELECT pg_catalog.pg_stat_force_next_flush()")
+    pooler.rows(module.conn, _REPORT)
     module.calls += 1
     ((transactions,),) = pooler.rows(module.conn, TRANSACTIONS)
     traffic = Traffic(int(transactions), module.calls, time.monotonic())

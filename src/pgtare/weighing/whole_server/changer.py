@@ -119,7 +119,7 @@ class Changer:
         until = time.monotonic() + _AT_ONCE_S
         while switch.off_value:  # a provider's OFF is found out later
             if other := self._is_other(switch):
-                self.left_alone = True  # the file stays, and says what it was
+                # the file goes: by it, this OFF would be run again
                 self.done.append(PutBack(other, as_before=False))
                 raise MeasurementError(f"--switch {switch.name}: {other}")
             if time.monotonic() > until:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import psutil
 
@@ -163,7 +163,7 @@ class Process:
         assert self._popen.stdout is not None
         with contextlib.suppress(BrokenPipeError), self._popen.stdin as pipe:
             pipe.write(command.encode())
-        self._popen.stdout.readline()  # it has begun
+        self._has_begun = bool(self._popen.stdout.readline())
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_STARTS_S)
             self.end()
@@ -172,9 +172,7 @@ class Process:
         """End it. Raises MeasurementError if it has ended by itself, or cannot be ended."""
         ended = self._popen.poll() is not None
         if left := self.stop():
-            raise MeasurementError(
-                f"{left}: end it; then run pgtare as that user, or give two commands, ON | OFF"
-            )
+            raise MeasurementError(left)
         if ended or self._by_itself or self._popen.returncode > 0:
             returned = self._popen.returncode == 0
             advice = "; one that returns needs a second one that switches off" if returned else ""
@@ -199,12 +197,20 @@ class Process:
             end_group(self.pid)
             self._popen.wait()
         said = self._popen.stdout.read()
-        if not said:
-            self._left = f"{self._what}: its keeper was killed, and what it started may still run"
-            return self._left
-        last = json.loads(said)
+        last: dict[str, Any] = json.loads(said) if said else {"left": [], "by_itself": False}
         left, self._by_itself = last["left"], last["by_itself"]
-        self._left = f"{self._what}: process {', '.join(left)} cannot be ended" if left else ""
+        if self._has_begun and not said:
+            self._left = (
+                f"{self._what}: its keeper was killed, and what it started may still run: look, "
+                "and end it"
+            )
+        elif left:
+            self._left = (
+                f"{self._what}: process {', '.join(left)} cannot be ended: end it; then run pgtare "
+                "as that user, or give two commands, ON | OFF"
+            )
+        else:
+            self._left = ""
         return self._left
 
 

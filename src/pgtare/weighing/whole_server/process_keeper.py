@@ -57,6 +57,7 @@ def keep() -> int:
     _say({"started": True})
     while leader.returncode is None and signal.sigwait(_AWAITED) != signal.SIGTERM:
         _reap(leader)
+    _reap(leader)  # both signals may have come at once
     status = leader.returncode
     by_itself = status is not None
     left = [_named(process) for process in _end(leader, watch.pid)]
