@@ -266,7 +266,13 @@ def test_exception_stops_the_server(wheel: Binaries) -> None:
 
 @pytest.mark.parametrize(
     ("signum", "status"),
-    [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [
+        (signal.SIGTERM, 143),
+        *(
+            pytest.param(*other, marks=pytest.mark.slow)
+            for other in ((signal.SIGINT, -signal.SIGINT), (signal.SIGHUP, 129))
+        ),
+    ],
 )
 def test_ending_signal_to_the_whole_group_cleans_up(
     wheel: Binaries, signum: signal.Signals, status: int

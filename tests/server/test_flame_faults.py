@@ -78,6 +78,7 @@ def _unshared(options: str, command: list[str]) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.slow
 def test_root_of_a_user_namespace_is_shown_what_is_missing(server18: Cluster) -> None:
     needs_perf()
     if subprocess.run(["unshare", "--user", "--map-root-user", "true"], check=False).returncode:

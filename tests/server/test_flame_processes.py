@@ -17,7 +17,9 @@ from tests.sessions import Connection
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
-@pytest.mark.parametrize("seconds", [0, 3600, -3600])
+@pytest.mark.parametrize(
+    "seconds", [0, *(pytest.param(by, marks=pytest.mark.slow) for by in (3600, -3600))]
+)
 def test_over_tcp_though_the_clock_was_set(
     wheel: Binaries, server18: Cluster, seconds: int
 ) -> None:

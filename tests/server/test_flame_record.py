@@ -41,7 +41,9 @@ def _sessions_that_come_and_go(cluster: Cluster, directory: str) -> Iterator[Non
             load.terminate()
 
 
-@pytest.mark.parametrize("everything", [True, False], ids=["as root", "by number"])
+@pytest.mark.parametrize(
+    "everything", [pytest.param(True, marks=pytest.mark.slow), False], ids=["as root", "by number"]
+)
 def test_sessions_that_come_and_go(
     server18: Cluster, tmp_path: object, monkeypatch: pytest.MonkeyPatch, everything: bool
 ) -> None:
@@ -74,6 +76,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_machine_with_thousands_of_tasks(
     server18: Cluster, tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +96,7 @@ def test_a_machine_with_thousands_of_tasks(
     assert found.samples.total_ns > 0.1e9
 
 
-@pytest.mark.parametrize("mode", ["off", "wake"])
+@pytest.mark.parametrize("mode", [pytest.param("off", marks=pytest.mark.slow), "wake"])
 def test_waits_of_sessions_that_come_and_go(
     server18: Cluster, tmp_path: object, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:

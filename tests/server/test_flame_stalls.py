@@ -53,6 +53,7 @@ def test_a_queue_for_a_row(stalling: Cluster, tmp_path: Path) -> None:
     assert {"heap_update", "XactLockTableWait", "LockTuple"} & set(widest)
 
 
+@pytest.mark.slow
 def test_waits_for_the_disk(stalling: Cluster, tmp_path: Path) -> None:
     with repeating(stalling.dsn(), 1, _insert):
         found = flame("off", stalling, tmp_path / "off.folded")

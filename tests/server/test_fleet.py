@@ -139,6 +139,7 @@ def test_a_harmful_canary_is_stopped(fleet: dict[str, Cluster], tmp_path: Path) 
     nothing_runs(two(fleet))
 
 
+@pytest.mark.slow
 def test_a_canary_that_shows_the_guard_nothing_ends_all(
     fleet: dict[str, Cluster], tmp_path: Path
 ) -> None:
@@ -190,7 +191,9 @@ def test_sessions_that_idle_do_not_make_the_canary_blind(fleet: dict[str, Cluste
     assert seen.sessions == 2
 
 
-@pytest.mark.parametrize(("sessions", "least", "most"), [(0, 0, 0), (8, 1.0, 4.0)])
+@pytest.mark.parametrize(
+    ("sessions", "least", "most"), [pytest.param(0, 0, 0, marks=pytest.mark.slow), (8, 1.0, 4.0)]
+)
 def test_an_idle_server_has_no_traffic_and_one_of_long_transactions_has(
     fleet: dict[str, Cluster], sessions: int, least: float, most: float
 ) -> None:

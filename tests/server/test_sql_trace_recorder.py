@@ -137,6 +137,7 @@ def test_a_ring_grows_with_all_that_is_in_it(server: Cluster, onlooker: Connecti
         assert [number for (number,) in waits] == list(range(len(waits)))
 
 
+@pytest.mark.slow
 def test_rings_that_grow_leave_room_for_those_that_begin(
     server: Cluster, onlooker: Connection
 ) -> None:

@@ -77,7 +77,9 @@ def held_up(
 @pytest.mark.parametrize(
     ("before", "statement", "named"),
     [
-        ((), f"{CHANGE}; SELECT pg_sleep(4)", "SELECT pg_sleep(?)"),
+        pytest.param(
+            (), f"{CHANGE}; SELECT pg_sleep(4)", "SELECT pg_sleep(?)", marks=pytest.mark.slow
+        ),
         (
             (),
             f"DO $$ BEGIN {CHANGE}; PERFORM pg_sleep(4); END $$",

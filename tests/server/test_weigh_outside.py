@@ -731,6 +731,7 @@ def test_an_error_ends_the_trial_and_its_words_are_not_kept(
         assert b"hush17" not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_an_arm_that_makes_transactions_fail_keeps_no_limit(
     managed: Cluster, tmp_path: Path
 ) -> None:

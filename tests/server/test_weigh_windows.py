@@ -408,6 +408,7 @@ def test_a_role_with_few_rights_leaves_a_file_that_others_find(
     assert not restore_files(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_has_its_setting_back(wheel: Binaries, tmp_path: Path) -> None:
     with Cluster(wheel, {}) as cluster:
         weighed = windows.start(cluster.dsn(), [SETTING], tmp_path, patience_s=1)
@@ -422,6 +423,7 @@ def test_a_server_that_is_killed_has_its_setting_back(wheel: Binaries, tmp_path:
         eventually(lambda: not restore_files(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_server_whose_files_got_other_rights_has_its_setting_back(
     wheel: Binaries, tmp_path: Path
 ) -> None:

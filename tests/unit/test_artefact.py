@@ -35,7 +35,7 @@ def test_comes_back_and_is_not_overwritten(tmp_path: Path, kind: Made) -> None:
 @pytest.mark.parametrize(
     ("name", "every"),
     [
-        *((name, 23) for name in ("weigh", "trace")),  # the others are written as these are
+        *((name, 47) for name in ("weigh", "trace")),  # the others are written as these are
         *(pytest.param(name, 1, marks=pytest.mark.slow) for name in KINDS),
     ],
 )

@@ -58,16 +58,16 @@ def answered(rows: npt.NDArray[Any], design: Design = DESIGN) -> Answer:
 
 
 def test_a_server_that_drifts_is_not_called_slower() -> None:
-    """80 trials; a right program fails once in 10,000 times. By sessions many would be wrong."""
+    """40 trials; a right program fails once in 10,000 times. By sessions many would be wrong."""
     wrong = {DESIGN.batch_s: 0, 1e-6: 0}
-    for seed in range(80):
+    for seed in range(40):
         rows = drifting(np.random.default_rng(seed), cost_us=1.0)
         for batch_s in wrong:
             answer = answered(rows, replace(DESIGN, batch_s=batch_s))
             wrong[batch_s] += not answer.us.lo <= 1.0 <= answer.us.hi
     by_batch, by_session = wrong.values()
-    assert clopper_pearson(by_batch, 80, 0.9998)[0] <= 0.05, wrong
-    assert by_session > 12, wrong
+    assert clopper_pearson(by_batch, 40, 0.9998)[0] <= 0.05, wrong
+    assert by_session > 6, wrong
 
 
 def so_far(rows: npt.NDArray[Any], seconds: float) -> Live:

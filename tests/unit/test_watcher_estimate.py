@@ -64,7 +64,12 @@ def busy_neighbour(rng: np.random.Generator, arms: Ints) -> Floats:
 
 @pytest.mark.parametrize(
     ("made", "least", "most"),
-    [(seldom, 0.98, 1.0), (often, 0.0, 0.02), (always, 0.0, 0.0), (busy_neighbour, 0.0, 0.3)],
+    [
+        (seldom, 0.98, 1.0),
+        pytest.param(often, 0.0, 0.02, marks=pytest.mark.slow),
+        (always, 0.0, 0.0),
+        pytest.param(busy_neighbour, 0.0, 0.3, marks=pytest.mark.slow),
+    ],
 )
 def test_what_acts_seldom_is_seen(made: Made, least: float, most: float) -> None:
     """Of trials in which it acted at all, or seemed to."""

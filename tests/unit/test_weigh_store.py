@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ def earlier(directory: Path, name: str) -> None:
     save(directory, 5)
     path = directory / name
     text = path.read_text()
-    path.write_text(text.replace('/2"', '/1"'))
+    path.write_text(re.sub(r'/\d"', '/1"', text, count=1))
     assert path.read_text() != text
 
 
@@ -175,8 +176,9 @@ def test_an_earlier_recording_is_refused_in_one_sentence(
 ) -> None:
     earlier(tmp_path / "run", name)
     before = sorted(os.listdir(tmp_path / "run"))
+    ours = 3 if name == store.DESIGN_FILE else 2
     assert refused(*command, tmp_path / "run") == (
         f"pgtare: {tmp_path / 'run' / name} was written in version 1 of the format and this "
-        "pgtare reads version 2: read it by the pgtare that wrote it\n"
+        f"pgtare reads version {ours}: read it by the pgtare that wrote it\n"
     )
     assert sorted(os.listdir(tmp_path / "run")) == before  # no page of it
