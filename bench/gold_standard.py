@@ -77,10 +77,11 @@ def main(args: argparse.Namespace) -> int:
         "pg_stat_statements.track": "none",
         "logging_collector": "on" if args.collector else "off",
     }
+    spec = LoadSpec(clients=1, protocol="prepared")
     with (
         harness.server(libraries, settings) as target,
         own_session.connect(target.dsn) as conn,
-        PgbenchLoad(find_pgbench(target.binaries), target.dsn, LoadSpec(clients=1, protocol="prepared")) as load,
+        PgbenchLoad(find_pgbench(target.binaries), target.dsn, spec) as load,
     ):
         conn.execute(module.create_sql.encode())
         load.wait_ready()
