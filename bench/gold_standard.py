@@ -37,7 +37,7 @@ from pgtare.weighing.instruments.catalogue import load_catalogue
 TAKES = "20 minutes (--seconds, --rounds)"
 
 WEIGHED = ("log_min_duration_statement", "pg_stat_statements", "auto_explain")
-#: The gold standard lasts so many times as long as another trial; and its slices, in µs.
+#: How many times longer a trial of the gold standard lasts than another; lengths of slices, in µs.
 LONGER, SLICE_US = 3, (50_000, 100_000)
 #: Each of the three has the other two in its company as well.
 ONE = ("track_io_timing",)

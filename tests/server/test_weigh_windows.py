@@ -884,7 +884,7 @@ def test_a_command_that_detaches_itself_leaves_nothing(tmp_path: Path) -> None:
 def test_a_command_that_has_returned_is_said_so_while_what_it_left_is_ended(
     tmp_path: Path,
 ) -> None:
-    """Its daemon does not listen, so that ending it takes time; we end it meanwhile."""
+    """Its daemon ignores SIGTERM and takes seconds to end; the switch goes off meanwhile."""
     pid = tmp_path / "pid"
     waits = "trap '' TERM; sleep 5"
     changer = Changer(

@@ -32,7 +32,7 @@ from pgtare.cli.shared_options import (
 from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage, seconds
-from pgtare.postgres import signals
+from pgtare.postgres import own_session, signals
 from pgtare.postgres.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
 from pgtare.postgres.load.spec import Protocol
 from pgtare.weighing.instruments.arms import choose
@@ -319,9 +319,10 @@ def weigh(
 
 
 def _dry_run(request: Request) -> list[str]:
-    if request.switches:
-        return dry_run_of_windows(request)
-    return outside_dry_run(request) if request.outside else dry_run(request)
+    with own_session.answered():
+        if request.switches:
+            return dry_run_of_windows(request)
+        return outside_dry_run(request) if request.outside else dry_run(request)
 
 
 def _switches(switch: list[str] | None, reload: list[str] | None) -> tuple[Switch, ...]:

@@ -54,8 +54,8 @@ class Reference:
 
     Student's t with df degrees of freedom, one less than the blocks or clusters that the variance
     is from: a thousand blocks are but 63 clusters, for which the normal is a little too narrow.
-    The confidence sequence if the trial was stopped by someone who saw the effects (peeked),
-    tightest at so many blocks (tuned_at).
+    The confidence sequence if the trial was stopped by someone who saw the effects (peeked).
+    tuned_at: the number of blocks at which that sequence is tightest.
     """
 
     blocks: int

@@ -78,7 +78,7 @@ class Runs:
 
 #: With fewer blocks nothing is said about an arm; so many of windows are few, but each is long.
 LEAST_BLOCKS, LEAST_WINDOWS = 30, 8
-#: Into so many batches the time is cut in which servers are compared, and the fewest for an answer.
+#: A comparison of servers has this many batches of sessions; an answer takes at least so many.
 BATCHES, LEAST_BATCHES = 20, 12
 #: By what a driver's runs hang together.
 Grouping = Literal["block", "sessions", "windows"]

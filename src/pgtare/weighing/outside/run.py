@@ -206,14 +206,14 @@ def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterato
 def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the servers, changes nothing there."""
     if request.servers:
-        with own_session.answered(), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             controls = _controls(stack, request)
             plan = make_comparison(controls, request)
             source_of(controls, plan, random.Random(request.seed))
             return describe(plan)
     if request.dsn is None:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
-    with own_session.answered(), control_session(request.dsn) as control:
+    with control_session(request.dsn) as control:
         plan = make_plan(control, request)
         source_of([control], plan, random.Random(request.seed))
         return [*describe(plan), *planning.arms_lines(plan.design)]

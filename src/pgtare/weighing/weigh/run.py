@@ -75,7 +75,7 @@ def dry_run(request: Request) -> list[str]:
     if request.dsn is None:
         plan = WeighPlan(request, design, trials.Population(None), 0, ())
         return planning.describe(plan, None)
-    with own_session.answered(), own_session.connect(request.dsn) as conn:
+    with own_session.connect(request.dsn) as conn:
         pooler.require_one_session(conn, request.dsn, PURPOSE)
         if request.load is None or request.load.scripts:
             Trials(conn).require_module(*needs_of(request.chosen))

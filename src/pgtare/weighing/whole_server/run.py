@@ -18,7 +18,7 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.kit import numbers
 from pgtare.postgres import chosen_host
-from pgtare.postgres.own_session import answered, first_line
+from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.recording import unwatched
 from pgtare.weighing.outside.run import OutsideRun, Plan, driver, name_of_load, source_of
 from pgtare.weighing.outside.session import control_session
@@ -104,7 +104,7 @@ def _with_trouble(done: Weighing, trouble: Sequence[str]) -> Weighing:
 def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the server, changes nothing there."""
     assert request.dsn is not None
-    with answered(), control_session(request.dsn) as control:
+    with control_session(request.dsn) as control:
         request = _as_they_are(control, request)
         plan, before = _plan_alone(control, request)
         source_of([control], plan, random.Random(request.seed))
