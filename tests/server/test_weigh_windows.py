@@ -1171,6 +1171,8 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         ("--reload 'x: track_io_timing = maybe'", "cannot be 'maybe'; it can be off, on"),
         ("--reload 'x: bytea_output = loud' --allow bytea_output", "it can be escape, hex"),
         ("--reload 'x: work_mem = 4MB' --allow work_mem", "is 4MB already"),
+        ("--reload 'x: work_mem = 4096' --allow work_mem", "is 4096 already"),
+        ("--reload 'x: track_io_timing = no'", "is no already"),
         ("--reload 'x'", "as in --reload"),
         ("--reload 'control: work_mem = 1MB'", "none of them base or control"),
         ("--switch 'x: a | b | c | d'", "put a pipeline into a script"),

@@ -140,6 +140,10 @@ def test_what_read_only_mode_lets_through_is_to_be_allowed(text: str) -> None:
         ("SET LOCAL TIME ZONE 'UTC'", "TimeZone"),
         ("SET LOCAL SCHEMA 'x'", "search_path"),
         ("SELECT pg_catalog.set_config('enable_IndexScan', 'on', true)", "enable_indexscan"),
+        ("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "default_transaction_isolation"),
+        ("COMMIT; BEGIN ISOLATION LEVEL serializable", "default_transaction_isolation"),
+        ("COMMIT; START TRANSACTION READ ONLY, NOT DEFERRABLE", "default_transaction_deferrable"),
+        ("SET TRANSACTION READ ONLY", "default_transaction_read_only"),
     ],
 )
 @pytest.mark.parametrize("writes", [False, True])
@@ -148,6 +152,15 @@ def test_weighed_settings_are_not_a_script_s(text: str, setting: str, writes: bo
     checked(script, writes=writes, weighed=("work_mem",))
     with pytest.raises(UsageError, match=r"overrides a setting that is weighed.*leave it out"):
         checked(script, writes=writes, weighed=("work_mem", setting))
+
+
+def test_a_mode_of_a_transaction_by_its_own_name_is_not_a_script_s_either() -> None:
+    with pytest.raises(UsageError, match="overrides a setting that is weighed"):
+        checked(
+            "BEGIN; SET LOCAL transaction_isolation = 'serializable'; COMMIT",
+            writes=True,
+            weighed=("default_transaction_isolation",),
+        )
 
 
 def test_names_of_settings_in_escapes_are_refused() -> None:

@@ -159,6 +159,12 @@ _OF_TRANSACTION = re.compile(r"set (?:constraints|transaction)\b")
 _LOCAL = re.compile(r"set local ([\w$]+(?: \. [\w$]+)*)(?! &)")
 #: Settings that SET gives another name.
 _SPELT = {"time": "timezone", "schema": "search_path", "names": "client_encoding"}
+#: What a transaction can say of itself, by the setting that says it.
+_MODES = {
+    "transaction_isolation": "isolation level",
+    "transaction_read_only": "read (?:only|write)",
+    "transaction_deferrable": "deferrable",
+}
 #: Letters of a statement that an error shows.
 _SHOWN = 40
 
@@ -182,7 +188,8 @@ def _check(statement: Statement, name: str, writes: bool, weighed: Collection[st
     # what set_config() sets is only in a literal, if it is not computed
     named = whole.lower() if "set_config (" in text else ""
     if any(
-        _SPELT.get(setting, setting) == each or each in named for each in map(str.lower, weighed)
+        _SPELT.get(setting, setting) == each or each in named or _is_mode(text, each)
+        for each in map(str.lower, weighed)
     ):
         raise UsageError(
             f"{name}: {shown!r} overrides a setting that is weighed, in all arms: leave it out"
@@ -195,6 +202,15 @@ def _check(statement: Statement, name: str, writes: bool, weighed: Collection[st
         raise UsageError(
             f"{name}: {what} does more than read: add --writes if it may; what it does stays done"
         )
+
+
+def _is_mode(text: str, setting: str) -> bool:
+    """Whether a transaction says of itself what the setting says for all of them."""
+    own = setting.removeprefix("default_")
+    if own not in _MODES:
+        return False
+    said = rf"(?:begin|start|set)\b.* {_MODES[own]}\b|set local {own}\b"
+    return re.match(said, text, re.DOTALL) is not None
 
 
 @dataclass(frozen=True)

@@ -250,11 +250,18 @@ def look(
             f"--reload {switch.name}: the server cannot be told from its copies, so nothing is "
             "changed there"
         )
-    if switch.value.lower() == value.lower():
+    if _stands(now, switch.value):
         raise UsageError(
             f"--reload {switch.name}: {name} is {value} already: there is nothing to weigh"
         )
     return Before(entry, value, str(server[0]), _place(conn))
+
+
+def _stands(now: SettingNow, value: str) -> bool:
+    """Whether it has this value. A text is taken as it is written."""
+    if now.kind == "string":
+        return value == now.value
+    return now.has(value) and now.is_value(value)
 
 
 def require_reload(now: SettingNow, of: str) -> None:
