@@ -79,23 +79,26 @@ recorder_claim(void)
 	return false;
 }
 
-/* When the ring was last written */
+/*
+ * The time now, by the ring's clock.  When its last record began would not do for when
+ * it was written: that is a wait for the client, who may have thought for a while.
+ */
 static TimestampTz
-last_written(void)
+now_in_ring(void)
 {
-	const TraceRing *ring = capture.ring;
-	uint64		written = pg_atomic_read_u64(&capture.ring->written);
-	int64		last_ns = written == 0 ? 0 :
-		ring->records[(written - 1) & (ring->nrecords - 1)].start_ns;
+	uint64		ignored = 0;
+	int64		since = clock_source_read(capture.clock) - capture.ring_base;
 
-	return ring->started + last_ns / 1000;
+	return capture.ring->started +
+		(capture.ring_base_ns +
+		 clock_ns(timing_rate(shmem_get(), capture.clock), since, &ignored)) / 1000;
 }
 
 /* Nobody writes to our ring for now. */
 void
 recorder_let_rest(void)
 {
-	ring_block_rest(&capture.block, last_written());
+	ring_block_rest(&capture.block, now_in_ring());
 }
 
 /* A request has been answered: let the ring grow, or rest, unless somebody asked for it. */
@@ -120,7 +123,7 @@ recorder_leave(Shared *shared)
 
 	if (capture.block.handle == 0 || ring == NULL || !recorder_claim())
 		return;
-	used = last_written();		/* once it is listed, others may give it up */
+	used = now_in_ring();		/* once it is listed, others may give it up */
 	if (ended_keep(shared, shmem_ring(shared, MY_PROC_NUMBER), ring, NULL))
 		ring_block_rest(&capture.block, used);
 	capture.ring = NULL;

@@ -226,6 +226,28 @@ def test_rings_give_way_after_the_clock_was_set_back(wheel: Binaries) -> None:
             assert "SELECT 'it is late'" in said(watching, late)
 
 
+def test_a_client_that_thought_for_a_while_keeps_what_it_did_just_now(wheel: Binaries) -> None:
+    """The last wait that is recorded began long ago; its ring was written at its end."""
+    settings: dict[str, Value] = {"sql_trace.recorder_memory": memory_for(2)}
+    with (
+        tracing(wheel, settings) as cluster,
+        session(cluster) as watching,
+        crowd(cluster, 1) as (client,),
+        session(cluster, options=ON) as late,
+    ):
+        assert use(watching, "free_bytes") == 0
+        refused = use(watching, "refused")
+        time.sleep(REST_S)
+        client.execute("SELECT 'still there'")
+        late.execute("SELECT 'too late'")
+        assert use(watching, "gave_way") == 0
+        assert use(watching, "refused") > refused
+        assert "SELECT 'still there'" in said(watching, client)
+        time.sleep(REST_S)
+        late.execute("SELECT 'it is late'")
+        assert use(watching, "gave_way") == 2
+
+
 def test_the_quietest_sessions_give_way(server: Cluster, onlooker: Connection) -> None:
     gave_way, refused = use(onlooker, "gave_way"), use(onlooker, "refused")
     room = PIECES // 2

@@ -317,8 +317,10 @@ def left_by(
     def put_back(*switches: Switch, after: str = "", ago_s: float | None = 0, by: str = "") -> Any:
         with session(server) as conn:
             before = [looked(conn, one) if one.setting else None for one in switches]
+        monkeypatch.chdir(tmp_path)
         with session(server, **({"user": by} if by else {})) as conn:
             file = restore_file.make(configuration.identity(conn), list(switches), before)
+        monkeypatch.chdir("/")
         changed_s = time.time() - (ago_s or 0)
         with monkeypatch.context() as context:
             context.setattr(time, "time", lambda: changed_s)
@@ -390,6 +392,24 @@ def test_a_command_is_not_run_long_after(tmp_path: Path, left_by: Callable[..., 
         path.unlink()
     left_by(toggled(file), ago_s=60)
     assert file.exists()
+
+
+def test_a_command_runs_in_the_directory_of_the_weighing_that_was_killed(
+    tmp_path: Path, left_by: Callable[..., list[str]]
+) -> None:
+    said = left_by(Switch("file", "commands", on="touch ./here", off="rm -f ./here"))
+    assert (tmp_path / "here").exists()
+    assert f"cd {tmp_path}" in " ".join(said[0].split())
+
+
+def test_a_dry_run_does_not_take_what_was_left_for_the_server_s_own(
+    server: Cluster, tmp_path: Path, left_by: Callable[..., list[str]], set_for_good: str
+) -> None:
+    with pytest.raises(MeasurementError, match="may have decided"):
+        left_by(SETTING, after=set_for_good, ago_s=60)
+    (kept,) = restore_files(tmp_path)
+    dry = "weigh --dsn {} --reload 'mem: work_mem = 5MB' --allow work_mem --dry-run"
+    assert f"a weighing that was killed has left {kept}" in refused(dry, server.dsn())
 
 
 def test_a_role_with_few_rights_leaves_a_file_that_others_find(
@@ -1441,6 +1461,20 @@ def test_a_server_elsewhere_has_the_time_of_its_sessions_sampled(server: Cluster
     assert window.server_ns is None
     assert active_share(window, set()) == 1.0
     assert active_share(window, {("postgres", "exporter", "")}) == 0.0
+
+
+def test_what_the_server_runs_counts_as_the_server_s(server: Cluster) -> None:
+    """Whoever ran it has not ended yet."""
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    program = shlex.join([sys.executable, "-c", burn])
+    with session(server) as control, session(server) as other:
+        watch = WatcherTime(control, [control.info.backend_pid])
+        watch.begin(0, 2, {})
+        other.execute(f"COPY (SELECT 1) TO PROGRAM $p${program}$p$".encode())
+        watch.end(1.0, {})
+    server_ns = watch.windows[0].server_ns
+    assert server_ns is not None
+    assert server_ns > 0.4e9
 
 
 _ACTIVE = """

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -527,6 +528,23 @@ def test_what_detaches_itself_counts_as_well() -> None:
     process = Process(f"setsid {burn} & (setsid {burn} &); sleep 60", "--switch x")
     try:
         eventually(lambda: own_time(machine.processes(), process.pid).ns > 0.4e9, 30)
+    finally:
+        process.end()
+
+
+NAMED = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, "überwachungsdö".encode())  # PR_SET_NAME keeps 15 bytes
+time.sleep(60)
+"""
+
+
+def test_a_process_whose_name_is_cut_within_a_letter_is_read() -> None:
+    process = Process(shlex.join(["exec", sys.executable, "-c", NAMED]), "--switch x")
+    try:
+        name = Path(f"/proc/{process.pid}/comm")
+        eventually(lambda: name.read_bytes().startswith("überwachungsd".encode()))
+        assert process.pid in machine.processes()
     finally:
         process.end()
 

@@ -73,7 +73,7 @@ def cpu_ns(pid: int) -> int | None:
 
 def _read(path: Path) -> str | None:
     with contextlib.suppress(OSError):
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()  # a process may have any name
     return None
 
 

@@ -58,7 +58,8 @@ class Changer:
     """Switches on and off. before: of each that is a setting.
 
     A switch that is left on counts as on in the beginning; the others as off.
-    note: which command is under way. hurry: whether everything is to be put back.
+    note: which command is under way. hurry: whether everything is to be put back. directory: in
+    which commands run, if it is not ours.
     """
 
     dsn: str
@@ -71,6 +72,7 @@ class Changer:
     done: list[PutBack] = field(default_factory=list)
     note: Note | None = None
     hurry: Callable[[], bool] = lambda: False
+    directory: str | None = None
     #: Whether others may have begun since the first change: there was a time without our session.
     resumes: bool = False
     #: Whether a value of somebody else was left, who may put back a value of ours later.
@@ -206,7 +208,7 @@ class Changer:
         if self.note is not None:
             end_earlier(self.note)
         command, state = switch.as_it_was
-        run(command, _switching(switch, switch.was_on), self.note)
+        run(command, _switching(switch, switch.was_on), self.note, directory=self.directory)
         self.on[index] = switch.was_on
         wrong = self._is_not_seen_again(switch) if switch.setting else ""
         self.left_alone |= bool(wrong)  # the file stays, and says what it was
@@ -245,7 +247,7 @@ class Changer:
 
     def _run(self, switch: Switch, *, on: bool) -> None:
         command = switch.on if on else switch.off
-        run(command, _switching(switch, on), self.note, self.hurry)
+        run(command, _switching(switch, on), self.note, self.hurry, self.directory)
 
     def _let_others_end(self, conn: psycopg.Connection[Any], switch: Switch) -> None:
         """Raise an error while the value that is there may be that of another weighing.

@@ -73,14 +73,19 @@ class Note(Protocol):
 
 
 def run(
-    command: str, what: str, note: Note | None = None, hurry: Callable[[], bool] = lambda: False
+    command: str,
+    what: str,
+    note: Note | None = None,
+    hurry: Callable[[], bool] = lambda: False,
+    directory: str | None = None,
 ) -> None:
     """Run a command until it returns. what: for the sentence if it fails.
 
     hurry: whether everything is to be put back: then it is ended soon if it does not return.
+    directory: in which it runs; None: in ours.
     Raises MeasurementError if it fails, NotReturned.
     """
-    started = Started(command, note)
+    started = Started(command, note, directory)
     popen, limit_s = started.popen, COMMAND_S
     until, hurries = time.monotonic() + limit_s, False
     while popen.poll() is None and time.monotonic() < until:
@@ -249,7 +254,9 @@ def _of_session(session: int) -> list[psutil.Process]:
 class Started:
     """A command under way, which ends with the process that runs us."""
 
-    def __init__(self, command: str, note: Note | None = None) -> None:
+    def __init__(
+        self, command: str, note: Note | None = None, directory: str | None = None
+    ) -> None:
         self._output, self._note = _Output(), note
         self._watch, self._pipe = lasting_shell.start(_WATCH, subprocess.DEVNULL)
         try:
@@ -260,6 +267,7 @@ class Started:
                 stdout=self._output.pipe,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                cwd=directory,
                 preexec_fn=self._begin,
             )
         except BaseException:

@@ -40,13 +40,14 @@ _UNFINISHED_S = 60.0
 class RestoreFile:
     """One file. server: what tells the server from others. lock: an open file that holds it.
 
-    changed: since when, in s since 1970, each switch is not as it was, if it is not.
+    directory: in which commands run. changed: since when, in s since 1970, each switch is not as it was, if it is not.
     """
 
     path: Path
     server: str
     switches: tuple[Switch, ...]
     before: tuple[Before | None, ...]
+    directory: str
     lock: int
     changed: list[float | None]
 
@@ -113,12 +114,14 @@ class RunningNote:
 def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None]) -> RestoreFile:
     """Write a file, whole or not at all, and sync it. Raises MeasurementError if that fails."""
     path = _directory() / f"{_plain(server)}-{os.getpid()}-{time.time_ns()}.txt"
+    directory = working_directory()
     document = {
         "server": server,
+        "directory": directory,
         "switches": [switch.as_json() for switch in switches],
         "before": [vars(one) if one is not None else None for one in before],
     }
-    lines = [_HEAD + json.dumps(document), *by_hand(switches, before)]
+    lines = [_HEAD + json.dumps(document), *by_hand(switches, before, directory)]
     changed: list[float | None] = [None for _ in switches]
     unfinished = path.with_suffix(".new")
     try:
@@ -134,11 +137,20 @@ def make(server: str, switches: Sequence[Switch], before: Sequence[Before | None
     except OSError as ex:
         unfinished.unlink(missing_ok=True)
         raise files.failure(f"cannot write {path}", ex) from ex
-    return RestoreFile(path, server, tuple(switches), tuple(before), lock, changed)
+    return RestoreFile(path, server, tuple(switches), tuple(before), directory, lock, changed)
 
 
-def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list[str]:
-    """How a person puts things back: SQL for psql, and commands for a shell."""
+def working_directory() -> str:
+    """Where commands run; / if it has gone."""
+    with contextlib.suppress(OSError):
+        return os.getcwd()
+    return "/"
+
+
+def by_hand(
+    switches: Sequence[Switch], before: Sequence[Before | None], directory: str
+) -> list[str]:
+    """How a person puts things back: SQL for psql, and commands for a shell in a directory."""
     found = []
     for switch, was in zip(switches, before, strict=True):
         if was is not None:
@@ -146,6 +158,7 @@ def by_hand(switches: Sequence[Switch], before: Sequence[Before | None]) -> list
         elif switch.kind == "commands":
             command, state = switch.as_it_was
             found.append(f"in a shell, which switches {switch.name} {state}:")
+            found.append(f"    cd {shlex.quote(directory)}")
             found += [f"    {line}" for line in command.splitlines()]
             if switch.shown:
                 found.append(f"    # {switch.setting} was {switch.shown}")
@@ -220,7 +233,8 @@ def _read(path: Path, lock: int) -> RestoreFile | None:
         before = tuple(Before(**one) if one else None for one in document["before"])
         known = all(one is None or isinstance(one, float) for one in changed)
         if known and len(switches) == len(before) == len(changed):
-            return RestoreFile(path, document["server"], switches, before, lock, changed)
+            directory = str(document["directory"])
+            return RestoreFile(path, document["server"], switches, before, directory, lock, changed)
     return None
 
 

@@ -105,6 +105,8 @@ def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the server, changes nothing there."""
     assert request.dsn is not None
     with control_session(request.dsn) as control:
+        check_alone(control)
+        _refuse_left_over(control)
         request = _as_they_are(control, request)
         plan, before = _plan_alone(control, request)
         source_of([control], plan, random.Random(request.seed))
@@ -217,7 +219,8 @@ def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
     for switch in request.switches:
         if switch.kind == "commands":
             lines.append(f"{switch.name} on: {switch.on}\n{switch.name} off: {switch.off}")
-    by_hand = restore_file.by_hand(request.switches, before)
+    directory = restore_file.working_directory()
+    by_hand = restore_file.by_hand(request.switches, before, directory)
     return (
         [*lines, "\n".join(["if everything fails, this puts it back:", *by_hand])]
         if by_hand
@@ -260,7 +263,7 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
             file.remove()
             continue
         switches, befores, ages_s = zip(*left, strict=True)
-        by_hand = restore_file.by_hand(switches, befores)
+        by_hand = restore_file.by_hand(switches, befores, file.directory)
         if not all(_is_ours(control, switch, age_s) for switch, _, age_s in left):
             raise MeasurementError(
                 "\n".join(
@@ -272,7 +275,14 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
                     ]
                 )
             )
-        changer = Changer(dsn, switches, befores, touched=[True for _ in left], note=file.running)
+        changer = Changer(
+            dsn,
+            switches,
+            befores,
+            touched=[True for _ in left],
+            note=file.running,
+            directory=file.directory,
+        )
         try:
             sessions.append(changer.connect().info.backend_pid)
             check_alone(changer.connect(), sessions)
@@ -304,6 +314,18 @@ def _put_back_left_over(dsn: str, control: psycopg.Connection[Any], stages: Stag
         else:
             file.remove()
     return sessions
+
+
+def _refuse_left_over(control: psycopg.Connection[Any]) -> None:
+    """Raise UsageError if what a killed weighing has left would be taken for the server's own."""
+    server = configuration.identity(control)
+    for file in restore_file.left_over(server):
+        if configuration.is_same(file.server, server) and any(file.changed):
+            raise UsageError(
+                f"a weighing that was killed has left {file.path}, so what is there now is not "
+                "what a weighing would begin with: it puts that back first. Begin one without "
+                "--dry-run, or do what the file says and remove it"
+            )
 
 
 def _is_ours(control: psycopg.Connection[Any], switch: Switch, changed_s: float) -> bool:

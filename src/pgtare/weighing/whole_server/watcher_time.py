@@ -225,10 +225,10 @@ class WatcherTime:
         if self._postmaster is not None and self._postmaster in found:
             mine = found[self._postmaster]
             total = tick_ns * (mine.own + mine.outlived)
-            for pid, each in found.items():
-                if each.parent == self._postmaster:
-                    exact = machine.cpu_ns(pid)
-                    total += exact if exact is not None else tick_ns * each.own
+            for pid in _below(found, self._postmaster) - {self._postmaster}:
+                exact, each = machine.cpu_ns(pid), found[pid]
+                total += exact if exact is not None else tick_ns * each.own
+                total += tick_ns * each.outlived  # of what it ran: archive_command, COPY PROGRAM
         own = {index: own_time(found, leader) for index, leader in leaders.items()}
         return total, own
 
@@ -359,6 +359,7 @@ def _postmaster(control: psycopg.Connection[Any]) -> int | None:
         process = psutil.Process(int(pid))
         same = abs(process.create_time() - float(started)) < _SAME_START_S
         parent = process.parent()
+        same &= parent is not None and parent.name() == process.name()
     except psutil.Error:
         return None
     postmaster = parent.pid if same and parent is not None else None
