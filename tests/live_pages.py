@@ -61,16 +61,15 @@ class ServedPage:
 
 @contextlib.contextmanager
 def served(
-    source: Path | StoreAddress | None,
+    source: Path | StoreAddress,
     proxy: ProxyRules | None = None,
-    pages: Path | None = None,
     certificate: tuple[Path, Path] | None = None,
 ) -> Iterator[ServedPage]:
-    """Serve a spool, a store or pages on a free port of 127.0.0.1."""
+    """Serve a spool or a store on a free port of 127.0.0.1."""
     tls = certificate is not None
     listening = bound(listen_address("127.0.0.1:0", tls=tls))
     address = ListenAddress("127.0.0.1", listening.getsockname()[1], tls)
     said: list[str] = []
     rules = AccessRules(address, proxy, said=said.append)
-    with PageServer(source, rules, listening, certificate, limit_s=_LIMIT_S, pages=pages):
+    with PageServer(source, rules, listening, certificate, limit_s=_LIMIT_S):
         yield ServedPage(address, rules, said)

@@ -223,7 +223,7 @@ def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path) -> No
     """Also if its key is of another kind, and while half of the pair is there."""
     pair = tmp_path / "cert.pem", tmp_path / "key.pem"
     write_certificate(*pair, "ec")
-    with served(None, pages=tmp_path, certificate=pair) as page:
+    with served(tmp_path, certificate=pair) as page:
 
         def shown() -> str:
             return ssl.get_server_certificate(("127.0.0.1", page.address.port), timeout=60)

@@ -36,10 +36,6 @@ def live(
         str | None,
         typer.Option(help="Show this store: clickhouse://USER@HOST:PORT/DATABASE."),
     ] = None,
-    pages: Annotated[
-        Path | None,
-        typer.Option(help="Also show the pages in this directory, which commands wrote."),
-    ] = None,
     listen: Annotated[
         str, typer.Option(help="Where to serve the page: HOST:PORT.")
     ] = "127.0.0.1:8765",
@@ -60,10 +56,9 @@ def live(
     """Show where time goes on a live page: activity, waits, statements, locks, findings.
 
     With --spool it shows what an agent keeps, of one server or many; with --store what many agents
-    have sent to ClickHouse. With --dsn it also watches a server, for a first look. With --pages it
-    shows the pages that weigh, ladder, trace and others wrote, also with other options. With none
-    of these it starts a private server with a changing load. The page is for this machine only.
-    Open it by the printed address, which works once. docs/live.md shows how to open it to other
+    have sent to ClickHouse. With --dsn it also watches a server, for a first look. With none of
+    these it starts a private server with a changing load. The page is for this machine only. Open
+    it by the printed address, which works once. docs/live.md shows how to open it to other
     machines. Ctrl-C ends it.
 
     Example: `pgtare live --dsn "host=db dbname=app"`
@@ -85,16 +80,14 @@ def live(
     with signals.unwind_at_exit_signals(), contextlib.ExitStack() as opened:
         listening = opened.enter_context(contextlib.closing(page_server.bound(address)))
         address = access.ListenAddress(address.host, listening.getsockname()[1], address.tls)
-        source: Path | StoreAddress | None
+        source: Path | StoreAddress
         steps: list[Callable[[], None]]
         if store is not None:
             source, steps = _reachable(store), []
-        elif pages is not None and dsn is None and spool is None:
-            source, steps = None, []
         else:
             source, steps = _rows(dsn, spool, opened)
         rules = access.AccessRules(address, proxy, name, _say_again)
-        server = page_server.PageServer(source, rules, listening, certificate, pages=pages)
+        server = page_server.PageServer(source, rules, listening, certificate)
         opened.enter_context(server)
         _say_address(address, proxy, rules.login_address())
         over = threading.Event()

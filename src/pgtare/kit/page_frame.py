@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -14,20 +14,6 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from pgtare.kit.chart import Chart
-
-_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="[^"]*">\n')
-_DATA_TAG = '<script type="application/json" id="charts">'
-#: The tags of the frame that could do more than show something.
-_FRAME_TAGS = (
-    _DATA_TAG,
-    '<meta charset="utf-8">',
-    '<meta name="viewport" content="width=device-width, initial-scale=1">',
-    '<meta name="referrer" content="no-referrer">',
-)
-#: What runs, loads, frames, sends or leads elsewhere by itself. The text of `srcdoc` is a page.
-_ACTIVE_TAG = re.compile(
-    r"<(?:script|meta|iframe|frame|object|embed|base|form|link|template)", re.IGNORECASE
-)
 
 
 def render(
@@ -78,27 +64,6 @@ def templates(package: str) -> Environment:
 def shared_scripts() -> tuple[str, str]:
     """What every page with charts runs: plotly, and the script that draws the charts."""
     return _plotly(), chart_script("page.js")
-
-
-def with_scripts_at(page: str, addresses: Mapping[str, str]) -> str | None:
-    """A page that loads its scripts from these addresses; None if it is none of `render`'s.
-
-    addresses: by the script's text. The page's own policy, which allows the scripts by their
-    content, is taken out: who serves the page sends one. A page without it, with other scripts, or
-    with frames, forms and the like was written by somebody else.
-    """
-    page, policies = _POLICY.subn("", page, count=1)
-    if not policies:
-        return None
-    known = list(_FRAME_TAGS)
-    for text, address in addresses.items():
-        tag = f'<script src="{escape(address)}">'
-        page = page.replace(f"<script>{text}</script>", f"{tag}</script>")
-        known.append(tag)
-    rest = page
-    for tag in known:
-        rest = rest.replace(tag, "")
-    return None if _ACTIVE_TAG.search(rest) else page
 
 
 def chart_script(name: str, package: str = "pgtare.kit", folder: str = "templates") -> str:

@@ -20,13 +20,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.keeping.live import connection_limits, view_routes, written_pages
+from pgtare.keeping.live import connection_limits, view_routes
 from pgtare.keeping.live.access import AccessControl, AccessRules, LetIn, ListenAddress
 from pgtare.keeping.live.connection_limits import LimitedListener
 from pgtare.keeping.live.page_shell import PageShell
 from pgtare.keeping.live.view_routes import ViewRoutes
 from pgtare.keeping.live.worker_process import TIME_LIMIT_S
-from pgtare.keeping.live.written_pages import PageRoutes
 from pgtare.keeping.store.address import StoreAddress
 
 _STARTED_S = 60.0
@@ -51,18 +50,11 @@ def bound(address: ListenAddress) -> LimitedListener:
 
 
 def _application(
-    source: Path | StoreAddress | None,
-    pages: Path | None,
-    rules: AccessRules,
-    limit_s: float,
-    let_in: LetIn,
+    source: Path | StoreAddress, rules: AccessRules, limit_s: float, let_in: LetIn
 ) -> ASGIApp:
-    menu = {} if source is None else dict(view_routes.MENU)
-    if pages is not None:
-        menu |= written_pages.MENU
-    shell = PageShell(menu)
-    first = next(iter(menu))
-    views = None if source is None else ViewRoutes(source, shell, limit_s)
+    shell = PageShell(dict(view_routes.MENU))
+    first = next(iter(view_routes.MENU))
+    views = ViewRoutes(source, shell, limit_s)
 
     async def to_first(request: Request) -> Response:
         return RedirectResponse(first, 303)
@@ -72,14 +64,10 @@ def _application(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with views.running() if views is not None else contextlib.nullcontext():
+        async with views.running():
             yield
 
-    routes = [Route("/", to_first), Route("/static/{name}", shell.static)]
-    if pages is not None:
-        routes += PageRoutes(pages, shell).routes()
-    if views is not None:
-        routes += views.routes()
+    routes = [Route("/", to_first), Route("/static/{name}", shell.static), *views.routes()]
     served = Starlette(routes=routes, exception_handlers={404: nowhere}, lifespan=lifespan)
     return AccessControl(served, rules, let_in)
 
@@ -87,20 +75,19 @@ def _application(
 class PageServer:
     """The page, served by a thread of its own; a context manager. Raises UsageError.
 
-    source: the spool or store that it shows, if any. certificate: files of a certificate and its
-    key, for TLS. limit_s: of one query. pages: a directory with pages of other commands.
+    source: the spool or store that it shows. certificate: files of a certificate and its key, for
+    TLS. limit_s: of one query.
     """
 
     def __init__(
         self,
-        source: Path | StoreAddress | None,
+        source: Path | StoreAddress,
         rules: AccessRules,
         listening: LimitedListener,
         certificate: tuple[Path, Path] | None = None,
         limit_s: float = TIME_LIMIT_S,
-        pages: Path | None = None,
     ) -> None:
-        app = _application(source, pages, rules, limit_s, listening.let_in)
+        app = _application(source, rules, limit_s, listening.let_in)
         config = uvicorn.Config(
             app,
             log_level="error",  # a client chooses how many warnings there are

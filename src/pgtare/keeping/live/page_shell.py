@@ -43,7 +43,7 @@ class StaticFile:
 
 def static_files() -> dict[str, StaticFile]:
     """By what templates call them."""
-    plotly, charts = shared_scripts()
+    plotly, _ = shared_scripts()
     own = resources.files("pgtare.keeping.live") / "static"
     script = chart_script("live.js", "pgtare.keeping.live", "static")
     frame = resources.files("pgtare.kit") / "templates" / "page.css"
@@ -52,7 +52,6 @@ def static_files() -> dict[str, StaticFile]:
         "css": StaticFile("page.css", css),
         "script": StaticFile("live.js", script.encode()),
         "plotly": StaticFile("plotly.js", plotly.encode()),
-        "charts": StaticFile("charts.js", charts.encode()),
     }
 
 
@@ -90,21 +89,15 @@ class PageShell:
             **context,
         )
 
-    def plain(self, page: ViewPage, current: str = "", status: int = 200) -> Response:
-        """A page without a window; its tables are served as CSV by their own names."""
+    def failure(self, sentence: str, status: int) -> Response:
+        """A page without a window or tables that says what did not work."""
         text = self.html(
-            page,
-            alarms=page.alarms,
+            ViewPage("That did not work", []),
+            alarms=[sentence[:1].upper() + sentence[1:]],
             window=None,
-            menu=self.menu(current),
-            csv=lambda table: f"/{table.id}.csv",
+            menu=self.menu(),
         )
         return HTMLResponse(text, status)
-
-    def failure(self, sentence: str, status: int) -> Response:
-        """A page that says what did not work."""
-        alarm = sentence[:1].upper() + sentence[1:]
-        return self.plain(ViewPage("That did not work", [], [alarm]), status=status)
 
     def address(self, key: str) -> str:
         """Where a file of `static_files` is served."""

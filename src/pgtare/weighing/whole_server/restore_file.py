@@ -40,7 +40,8 @@ _UNFINISHED_S = 60.0
 class RestoreFile:
     """One file. server: what tells the server from others. lock: an open file that holds it.
 
-    directory: in which commands run. changed: since when, in s since 1970, each switch is not as it was, if it is not.
+    directory: in which commands run. changed: since when, in s since 1970, each switch is not as it
+    was, if it is not.
     """
 
     path: Path
