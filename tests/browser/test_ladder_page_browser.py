@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pgtare.kit.page_section import Addition
-from pgtare.observing.flame import show
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.page import write_page
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit, assert_fits_a_phone
@@ -49,9 +47,6 @@ def test_draws_every_chart_and_says_where_p_values_come_from(
     assert drawn == {
         "chart-effects": 2 + 1,  # two comparisons and the floor
         "chart-rounds-W1": 9 * 3,  # nine rounds kept of the ten, three runs next to the base
-        "chart-quantiles-W1": 2 * 4,
-        "chart-histogram-W1": 4 * 3,
-        "chart-waits": 2,
     }
     place = page.locator("details", has_text="Where the p-values of W1 come from").first
     place.locator("summary").focus()
@@ -69,33 +64,3 @@ def test_reads_without_scripts(visit: Callable[..., Visit], study_page: Path) ->
     page = visit(study_page, scripts=False).page
     assert page.get_by_text("round 10 was dropped").is_visible()
     assert page.get_by_text("trace costs something compared with off").is_visible()
-
-
-@pytest.mark.slow
-def test_flame_graphs_of_a_command_are_drawn_among_the_charts(
-    visit: Callable[..., Visit], tmp_path: Path
-) -> None:
-    found = study()
-    made = runs(found, {"stats": -0.001, "trace": -0.08})
-    result = analysis.analyse(
-        found, facts(found), steps(found), made, {}, directory=Path("d"), closed=False, skipped={}
-    )
-    blocked = {("backend", "pgss_store", HOSTILE): 3_000_000}
-    graphs = [
-        show.alone({}, "before", "Blocked: A", 5.0),
-        show.alone(blocked, "after", "Blocked: B", 5.0),
-        show.difference({}, blocked, id="change", names=("A", "B"), what="Blocked"),
-    ]
-    added = Addition("Flame graphs of W1", show.fragment(graphs, [HOSTILE]), show.script())
-    write_page(result, tmp_path / "report.html", [added])
-    opened = visit(tmp_path / "report.html")
-    assert opened.complaints == []
-    assert opened.requests == [opened.url]
-    page = opened.page
-    assert page.evaluate("window.pwned") is None
-    assert page.locator("#chart-effects .point").count() > 0
-    assert page.locator("#flame-before g.frame").count() == 0
-    assert "No such time was seen" in page.locator("#flame-before figcaption").text_content()
-    assert page.locator("#flame-after g.frame").count() == 4
-    assert "3,000 µs in 5 s" in page.locator("#flame-after figcaption").text_content()
-    assert "A has no such time" in page.locator("#flame-change figcaption").text_content()

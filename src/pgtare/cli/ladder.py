@@ -14,15 +14,7 @@ from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import files
-from pgtare.observing.flame.pair import PairOfFlames
-from pgtare.weighing.ladder import (
-    flames,
-    planning,
-    run,
-    settings_check,
-    status,
-    terminal,
-)
+from pgtare.weighing.ladder import planning, run, settings_check, status, terminal
 from pgtare.weighing.ladder.page import write_page
 from pgtare.weighing.ladder.result import LadderResult
 
@@ -167,12 +159,6 @@ def _go_on(planned: planning.StudyPlan, destination: Destination) -> None:
         if planned.directory.begun and planned.directory.runs():
             _kept(planned)
         raise
-    if flames.wanted(planned, PairOfFlames()):
-        try:
-            flames.record_all(planned, PairOfFlames(), cli.stderr())
-        except KeyboardInterrupt:
-            _deliver(planned, destination)
-            raise
     found = _deliver(planned, destination)
     if all(workload.why_not for workload in found.workloads):
         raise MeasurementError("no workload counts: the page says of each why not")
@@ -196,7 +182,7 @@ def _deliver(planned: planning.StudyPlan, destination: Destination) -> LadderRes
         terminal.render(result, Console())
     where = planned.directory.path
     files.write_text(where / RESULT, result.to_json() + "\n")
-    write_page(result, where / PAGE, flames.additions(planned, PairOfFlames()))
+    write_page(result, where / PAGE)
     for what, name in (("page", PAGE), ("JSON", RESULT)):
         destination.tell(f"{what}: {where / name}")
     destination.write(result.to_json())

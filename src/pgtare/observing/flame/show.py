@@ -162,24 +162,15 @@ def graph(
     return Graph(id, title, note, data, left_out)
 
 
-def alone(found: Profile, id: str, title: str, seconds: float) -> Graph:
-    """The graph of a profile, and how much time it is, of how many seconds."""
-    spent = f"{_duration(profiles.total(found))} in {numbers.seconds(seconds)}."
-    return graph(id, title, found, note=spent if found else "No such time was seen.")
-
-
-def difference(
-    before: Profile, after: Profile, *, id: str, names: tuple[str, str], what: str = ""
-) -> Graph:
-    """The change between two profiles, each in % of its own total. what: they are profiles of."""
-    title = f"change from {names[0]} to {names[1]}"
+def difference(before: Profile, after: Profile, names: tuple[str, str]) -> Graph:
+    """The change between two profiles, each in % of its own total."""
     note = (
         "Red has a larger share of all time afterwards, blue a smaller one; each profile is taken "
         "as 100 %, and a frame is as wide as its mean share."
     )
     for name, found in zip(names, (before, after), strict=True):
         note += "" if found else f" {name} has no such time."
-    return graph(id, f"{what}: {title}" if what else f"C{title[1:]}", after, before, note=note)
+    return graph("change", f"Change from {names[0]} to {names[1]}", after, before, note=note)
 
 
 def recording_page(recording: FlameRecording, found: Profile, *, idle: bool) -> str:
@@ -213,7 +204,7 @@ def change_page(
     return page(
         "What changed",
         f"{names[0]} against {names[1]}",
-        [difference(before, after, id="change", names=names)],
+        [difference(before, after, names)],
         CHANGE_HEAD,
         change_rows(found, _PAGE_ROWS),
         notes=notes,
@@ -246,13 +237,6 @@ def page(
         created=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S %Z}",
         **{"alarms": (), "notes": (), "answers": (), **sentences},
     )
-
-
-def fragment(graphs: Sequence[Graph], notes: Sequence[str] = ()) -> Markup:
-    """Graphs as a part of another page, which runs `script` at its end."""
-    template = page_frame.templates(_PACKAGE).get_template("fragment.html.j2")
-    text = template.render(graphs=graphs, notes=notes)
-    return Markup(text)  # noqa: S704  # the template has escaped whatever is not ours
 
 
 def script() -> str:

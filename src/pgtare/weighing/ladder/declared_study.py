@@ -36,8 +36,6 @@ class DeclaredStudy(Section):
     variant: tuple[Variant, ...] = Field(min_length=1)
     workload: tuple[Workload, ...] = Field(min_length=1)
     comparison: tuple[Comparison, ...] = Field(min_length=1)
-    #: workloads whose first comparison is shown in flame graphs as well, once the runs are done
-    flames: tuple[str, ...] = ()
 
     def the_variant(self, name: str) -> Variant:
         """The variant by name, also by the name of the floor's second run."""

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pgtare.kit import files, page_frame
-from pgtare.kit.page_section import Addition
 from pgtare.weighing.ladder import answers, caveats, tables, wording
 from pgtare.weighing.ladder.charts import charts
 from pgtare.weighing.ladder.progress import span
 from pgtare.weighing.ladder.result import LadderResult, OnWorkload
 
 
-def write_page(result: LadderResult, path: Path, additions: Sequence[Addition] = ()) -> None:
+def write_page(result: LadderResult, path: Path) -> None:
     """Write the page at `path`, replacing an older one only once the new one is complete."""
-    files.write_text(path, page(result, additions))
+    files.write_text(path, page(result))
 
 
-def page(result: LadderResult, additions: Sequence[Addition] = ()) -> str:
-    """The page as a string. additions: sections that a command adds."""
+def page(result: LadderResult) -> str:
+    """The page as a string."""
     drawn = charts(result)
     return page_frame.render(
         "pgtare.weighing.ladder",
         "ladder.html.j2",
         drawn,
-        scripts=list(dict.fromkeys(addition.script for addition in additions)),
-        additions=additions,
         title=result.title,
         subtitle=f"{wording.count(len(result.workloads), 'workload')}, {result.runs_done} of "
         f"{result.runs_planned} runs in {span(result.spent_s)}, seed {result.seed}",

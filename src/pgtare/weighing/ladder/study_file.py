@@ -159,9 +159,6 @@ def _check_names(study: Study, source: str, file: str) -> None:
     for name in study.quick.workloads or ():
         if name not in workloads:
             refuse(("quick", "workloads"), f"quick names the workload {name!r}, which is absent")
-    for name in study.flames:
-        if name not in workloads:
-            refuse(("flames",), f"flames names the workload {name!r}, which is absent")
 
 
 def _check_protocols(study: Study, source: str, file: str, cores: int) -> None:
