@@ -161,7 +161,7 @@ def header(description: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
-def described(kind: str, shape: str) -> bytes:
+def described(kind: str | list[tuple[str, str]], shape: str) -> bytes:
     return header(f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape}, }}")
 
 
@@ -192,10 +192,8 @@ EIGHT = bytes(8)
         described("<i8", f"({10**14},)") + EIGHT,
         described("<i8", f"({10**400},)") + EIGHT,
         described("|O", "(1,)") + b"cos\nsystem\n(S'false'\ntR.",
-        described("|V8", "(1,)") + EIGHT,
         described("<U0", f"({10**14},)"),
         described("<i3", "(1,)") + EIGHT,
-        header("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (1,), }") + EIGHT,
         header("{'shape': (1,), }") + EIGHT,
         header("[" * 100) + EIGHT,
         described("<i8", "(1,)").replace(b"\x01\x00", b"\x03\x00", 1) + EIGHT,
@@ -205,12 +203,11 @@ def test_what_is_no_column_is_damaged(tmp_path: Path, member: bytes) -> None:
     assert NO_COLUMN in refusal(tmp_path / "r.npz", member)
 
 
-@pytest.mark.parametrize("kind", ["<i4", ">i8", "<f8", "<U2", "|S8"])
-def test_another_type_is_damaged(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["<i4", ">i8", "<f8", "<U2", "|S8", "|V8", [("a", "<i8")]])
+def test_another_type_is_damaged(tmp_path: Path, kind: str | list[tuple[str, str]]) -> None:
     size = np.dtype(kind).itemsize
     message = refusal(tmp_path / "r.npz", described(kind, "(3,)") + bytes(3 * size))
-    assert ("the column number has the wrong type" in message) == (kind[0] != ">")
-    assert "is damaged" in message
+    assert "is damaged: the column number has the wrong type" in message
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ says of sizes is compared with the file before memory is taken for it.
 from __future__ import annotations
 
 import os
-import re
-import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -27,14 +26,8 @@ from pgtare.kit import artefact, files
 _LEVEL = 1
 #: How many times longer than what it is made of the output of deflate can be.
 _MOST_DEFLATED = 1032
-_CHUNK = 1 << 20
-_MAGIC = b"\x93NUMPY\x01\x00"
-_LENGTH = struct.Struct("<H")
-#: What NumPy writes before the values of a column.
-_HEADER = re.compile(
-    rb"\{'descr': '(?P<type>[<|][biufSU]\d{1,4})', 'fortran_order': (?:False|True), "
-    rb"'shape': \((?P<rows>\d{1,15}),\), \} *\n"
-)
+#: Of NumPy's format: any header of our columns fits in.
+_VERSION = (1, 0)
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -43,9 +36,10 @@ _DAMAGED = (
     NotImplementedError,
     OSError,
     RuntimeError,
+    SyntaxError,
     TypeError,
     ValueError,
-    struct.error,
+    tokenize.TokenError,
 )
 
 
@@ -63,7 +57,7 @@ def write(path: Path, columns: Mapping[str, npt.NDArray[Any]]) -> None:
             for name, values in columns.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     np.lib.format.write_array(
-                        member, np.ascontiguousarray(values), (1, 0), allow_pickle=False
+                        member, np.ascontiguousarray(values), _VERSION, allow_pickle=False
                     )
     except OSError as ex:
         raise OSError(ex.errno, os.strerror(ex.errno or 0), str(path)) from ex
@@ -119,43 +113,26 @@ def _columns(
     needed = sum(rows[name] * kind.itemsize for name, kind in types.items())
     if needed > psutil.virtual_memory().available:
         raise _too_large(path)
-    return {name: _values(archive, name, kind, rows[name]) for name, kind in types.items()}
+    return {name: _values(archive, name) for name in types}
 
 
 def _described(info: zipfile.ZipInfo, archive: zipfile.ZipFile) -> tuple[np.dtype[Any], int]:
     """Type and number of a column's values; ValueError unless they are as long as the file says."""
     with archive.open(info) as member:
-        size, header = _header(member)
-    found = _HEADER.fullmatch(header)
-    if not found:
+        if np.lib.format.read_magic(member) != _VERSION:
+            raise ValueError("no column")
+        shape, _, kind = np.lib.format.read_array_header_1_0(member)
+        header = member.tell()
+    if len(shape) != 1 or shape[0] < 0 or not kind.itemsize:
         raise ValueError("no column")
-    kind, rows = np.dtype(found["type"].decode("ascii")), int(found["rows"])
-    if size + rows * kind.itemsize != info.file_size or not kind.itemsize:
+    if header + shape[0] * kind.itemsize != info.file_size:
         raise ValueError("a column of another length")
-    return kind, rows
+    return kind, shape[0]
 
 
-def _header(member: Any) -> tuple[int, bytes]:
-    """The length of all that is before the values, and what it says."""
-    before = member.read(len(_MAGIC) + _LENGTH.size)
-    if not before.startswith(_MAGIC):
-        raise ValueError("no column")
-    (length,) = _LENGTH.unpack_from(before, len(_MAGIC))
-    return len(before) + length, member.read(length)
-
-
-def _values(
-    archive: zipfile.ZipFile, name: str, kind: np.dtype[Any], rows: int
-) -> npt.NDArray[Any]:
-    values = np.empty(rows, kind)
-    octets, done = values.view(np.uint8), 0
+def _values(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     with archive.open(f"{name}.npy") as member:
-        _header(member)
-        while part := member.read(min(_CHUNK, len(octets) - done) or 1):
-            octets[done : done + len(part)] = np.frombuffer(part, np.uint8)
-            done += len(part)
-    if done != len(octets):
-        raise EOFError
+        values: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
     return values
 
 
