@@ -562,7 +562,7 @@ def test_a_command_that_never_returns_is_not_said_to_have_ended(
     eventually(lambda: bool(running(mark)))
     again.send_signal(signal.SIGINT)
     _, err = again.communicate(timeout=60)
-    assert f"in a shell, which switches never on: {command}" in " ".join(err.split())
+    assert f"which switches never on: cd {os.getcwd()} {command}" in " ".join(err.split())
 
 
 def test_a_guardian_that_does_not_answer_is_not_waited_for(
@@ -1191,8 +1191,8 @@ def test_two_weighings_do_not_switch_one_server(server: Cluster, tmp_path: Path)
         ("--reload 'x: track_io_timing = maybe'", "cannot be 'maybe'; it can be off, on"),
         ("--reload 'x: bytea_output = loud' --allow bytea_output", "it can be escape, hex"),
         ("--reload 'x: work_mem = 4MB' --allow work_mem", "is 4MB already"),
-        ("--reload 'x: work_mem = 4096' --allow work_mem", "is 4096 already"),
-        ("--reload 'x: track_io_timing = no'", "is no already"),
+        ("--reload 'x: work_mem = 4096' --allow work_mem", "is 4MB already"),
+        ("--reload 'x: track_io_timing = no'", "is off already"),
         ("--reload 'x'", "as in --reload"),
         ("--reload 'control: work_mem = 1MB'", "none of them base or control"),
         ("--switch 'x: a | b | c | d'", "put a pipeline into a script"),
@@ -1259,7 +1259,7 @@ def test_a_setting_that_our_session_needs_is_not_weighed(server: Cluster) -> Non
         (Switch("x", "process", on="echo out of order; exit 3"), "out of order"),
         (Switch("x", "commands", on="true", off="echo no way; exit 3"), "no way"),
         (Switch.parse_reload("x: work_mem = lots"), 'invalid value for parameter "work_mem"'),
-        (Switch.parse_reload("x: work_mem = 4096kB"), "with and without it"),
+        (Switch.parse_reload("x: datestyle = ISO"), "with and without it"),
     ],
 )
 def test_what_fails_does_so_before_anything_is_measured(
@@ -1465,8 +1465,7 @@ def test_a_server_elsewhere_has_the_time_of_its_sessions_sampled(server: Cluster
 
 def test_what_the_server_runs_counts_as_the_server_s(server: Cluster) -> None:
     """Whoever ran it has not ended yet."""
-    burn = "import time\nwhile time.process_time() < 0.5: pass"
-    program = shlex.join([sys.executable, "-c", burn])
+    program = "timeout 1 sh -c 'while :; do :; done' || true"
     with session(server) as control, session(server) as other:
         watch = WatcherTime(control, [control.info.backend_pid])
         watch.begin(0, 2, {})
@@ -1474,7 +1473,7 @@ def test_what_the_server_runs_counts_as_the_server_s(server: Cluster) -> None:
         watch.end(1.0, {})
     server_ns = watch.windows[0].server_ns
     assert server_ns is not None
-    assert server_ns > 0.4e9
+    assert server_ns > 0.1e9  # other tests want processors as well
 
 
 _ACTIVE = """

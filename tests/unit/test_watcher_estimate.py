@@ -540,13 +540,11 @@ time.sleep(60)
 
 
 def test_a_process_whose_name_is_cut_within_a_letter_is_read() -> None:
-    process = Process(shlex.join(["exec", sys.executable, "-c", NAMED]), "--switch x")
-    try:
+    with subprocess.Popen([sys.executable, "-c", NAMED]) as process:
         name = Path(f"/proc/{process.pid}/comm")
         eventually(lambda: name.read_bytes().startswith("überwachungsd".encode()))
         assert process.pid in machine.processes()
-    finally:
-        process.end()
+        process.kill()
 
 
 def test_intervals_hold_with_a_noise_of_minutes() -> None:
