@@ -103,7 +103,7 @@ def test_the_strip_comes_first_and_has_what_is_open_now(page: ServedPage) -> Non
     assert page.get("/").status == 303
     assert page.get("/").headers["location"] == "/activity"
     then = items(page.get(f"/activity?{WHILE_LOCKED}").text)
-    about = "65 % of active time, 4.0 sessions, 2026-11-02 14:00:00 to 2026-11-02 14:05:00, shop"
+    about = "55 % of active time, 4.0 sessions, 2026-11-02 14:00:00 to 2026-11-02 14:05:00, shop"
     assert then == [("critical", LOCK_TITLE, about)]
     before = page.get(f"/activity?{AN_HOUR_BEFORE}").text
     assert "None that takes active time" in before
@@ -187,6 +187,45 @@ def test_names_do_not_break_out(page: ServedPage) -> None:
     (command,) = re.findall(r'id="command-1">(.*?)</pre>', text, re.S)
     assert html.unescape(command) == HOSTILE_TEXT
     assert re.search(r"<dt>does</dt><dd>(.*?)</dd>", text)
+
+
+def test_its_largest_share_is_that_of_the_window(tmp_path: Path) -> None:
+    """Rows around the window tell only whether it was open."""
+    begin = END - timedelta(minutes=50)
+    warned = {"key": "lock", "since": begin, "class": 1, "level": "warning", "aas": 1.0}
+    rows = [
+        finding_row(begin, "open", **warned, share=0.2),
+        finding_row(begin + timedelta(minutes=40), "update", **{**warned, "class": 0}, share=0.98),
+    ]
+    spool = tmp_path / "spool"
+    with Spool.open(spool, UNLIMITED) as opened:
+        opened.commit({"findings": finding_table(SHOP, rows)}, {})
+    path = "/findings.csv?table=findings&from=2026-11-02T14:{}:00&to=2026-11-02T14:{}:00"
+    with served(spool) as one:
+        one.log_in()
+        (early,) = table(one, path.format("05", "20"))
+        assert (early["share"], early["class"]) == ("0.2", "active time")
+        (between,) = table(one, path.format("20", "30"))  # as it was written last
+        assert (between["share"], between["class"]) == ("0.98", "outage")
+
+
+def test_one_of_a_server_that_is_gone_is_not_open_for_ever(tmp_path: Path) -> None:
+    spool = make_spool(tmp_path / "spool")
+    begin = END - timedelta(minutes=100)
+    gone = {"key": "gone", "since": begin, "class": 1, "level": "warning", "title": "of the gone"}
+    rows = [finding_row(begin, "open", **gone, share=0.9)]
+    with Spool.open(spool, UNLIMITED) as opened:
+        opened.commit({"findings": finding_table(CLOUD, rows)}, {})
+    with served(spool) as one:
+        one.log_in()
+        text = one.get("/activity?last=6h&server=cloud").text
+        assert "of the gone" not in [title for _, title, _ in items(text)]
+        (shade,) = [
+            one for one in chart(text, "activity")["layout"]["shapes"] if one.get("type") == "rect"
+        ]
+        assert shade["x0"] == shade["x1"]
+        listed = table(one, "/findings.csv?table=findings&server=cloud&last=6h")
+        assert {row["title"]: row["state"] for row in listed}["of the gone"] == "open then"
 
 
 def test_one_that_came_back_and_one_of_the_same_name(tmp_path: Path) -> None:

@@ -353,6 +353,88 @@ def test_all_that_wait_are_counted(tmp_path: Path) -> None:
         assert "Others that waited for locks: 10." in text
 
 
+def at(minute: int, day: int = 2) -> datetime:
+    """A time of the last hour, or of the same hour of another day."""
+    return datetime(2026, 11, day, 14, minute, tzinfo=UTC)
+
+
+def test_samples_are_divided_by_the_time_for_which_they_are_kept(tmp_path: Path) -> None:
+    """Ticks of a week are there, samples of its last two days."""
+    spool = tmp_path / "spool"
+    seconds = 1000 * 10**9
+    for day in range(1, 9):
+        looks = {"source": ["sessions"], "ticks": [1], "covered_ns": [seconds]}
+        rows = {"ticks": few_rows("ticks", at(0, day), **looks)}
+        if day >= 7:
+            active = {"state": ["active"], "covered_ns": [seconds // 2]}
+            rows["sessions"] = few_rows("sessions", at(0, day), **active)
+        written(spool, rows)
+    window = "from=2026-11-01T15:00:00&to=2026-11-08T14:00:00"
+    before = "from2=2026-11-02T15:00:00&to2=2026-11-04T14:00:00"
+    with served(spool) as one:
+        one.log_in()
+        (row,) = table(one, f"/breakdown.csv?by=role&table=by_role&{window}")
+        assert row["aas"] == "0.5"
+        assert "Samples are kept for two days" in one.get(f"/breakdown?by=role&{window}").text
+        of_today = "from=2026-11-07T15:00:00&to=2026-11-08T14:00:00"
+        assert "are kept for two days:" not in one.get(f"/breakdown?by=role&{of_today}").text
+        (row,) = table(one, f"/compare.csv?by=role&table=compare&{of_today}&{before}")
+        assert (row["aas_before"], row["aas_after"]) == ("", "0.5")
+
+
+def test_an_events_page_has_the_waits_of_the_table_that_leads_to_it(tmp_path: Path) -> None:
+    usual = {"type": ["IO"] * 2, "event": ["DataFileRead"] * 2, "idle": [False] * 2}
+    types = {"backend_type": ["client backend", "autovacuum worker"], "background": [False, True]}
+    figures = {"calls": [10, 1000], "active_ns": [10**9] * 2, "h09": [10, 1000]}
+    rows = {
+        "waits": few_rows("waits", at(10), **usual, **types, **figures),
+        "ticks": ticks(at(10)),
+    }
+    with served(written(tmp_path / "spool", rows)) as one:
+        one.log_in()
+        (event,) = table(one, f"/activity.csv?table=by_event&{LAST_HOUR}")
+        assert event["calls"] == "10"
+        assert "<caption>10 waits ended" in one.get(f"/event?event=DataFileRead&{LAST_HOUR}").text
+        of_all = f"/event?event=DataFileRead&backend_type=autovacuum worker&{LAST_HOUR}"
+        assert "1,000 waits ended" in one.get(of_all.replace(" ", "%20")).text
+
+
+def test_the_moment_of_the_longest_queue_is_shown(tmp_path: Path) -> None:
+    """Not the last one of its half hour, and not all that waited in it one after the other."""
+    spool = tmp_path / "spool"
+    for minute, pids in ((3, [1, 2, 3]), (7, [4, 5]), (17, [6])):
+        waiting = {"pid": pids, "type": ["Lock"] * len(pids), "state": ["active"] * len(pids)}
+        waiting |= {"event": ["transactionid"] * len(pids), "blockers": [[100]] * len(pids)}
+        written(
+            spool, {"sessions": few_rows("sessions", at(minute), **waiting), "ticks": ticks(at(7))}
+        )
+    with served(spool) as one:
+        one.log_in()
+        days = "from=2026-10-31T15:00:00&to=2026-11-02T15:00:00"
+        (moment,) = table(one, f"/blockers.csv?table=moments&{days}")
+        assert moment["waiters"] == "3"
+        tree = one.get(f"/blockers?{days}").text
+        assert "process 3" in tree
+        assert "process 6" not in tree
+
+
+def test_what_the_module_lost_is_by_the_hour_that_was_read(tmp_path: Path) -> None:
+    """It has rows only where it grew."""
+    figures = {"kind": ["missed", "statements_evicted"], "value": [10.0, 20.0]}
+    rows = {
+        "ticks": few_rows("ticks", at(50), source=["waits"], ticks=[1], covered_ns=[1800 * 10**9]),
+        "agent": few_rows("agent", at(50), unit=["waits", "entries"], **figures),
+    }
+    with served(written(tmp_path / "spool", rows)) as one:
+        one.log_in()
+        found = table(one, f"/bill.csv?table=bill&{LAST_HOUR}")
+        each = {row["kind"]: (row["value"], row["per_hour"]) for row in found}
+        assert each == {
+            "missed": ("10 waits", "20 waits"),
+            "statements_evicted": ("20 entries", "40 entries"),
+        }
+
+
 def node(pid: int, *below: TreeNode) -> TreeNode:
     return TreeNode(f"one: process {pid}", "it is not in the samples", list(below))
 

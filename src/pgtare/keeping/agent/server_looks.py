@@ -52,6 +52,8 @@ WAITED_S = 1.0
 #: Names of roles and databases are read again after this many s.
 _NAMES_S = 600.0
 _MATRIX = "numbers"
+#: Of what the module could not count, if it is not waits.
+_UNITS = {"statements_evicted": "entries"}
 #: How often an incomplete first reading is taken again, and the pause before that, in s.
 _WHOLE_TRIES, _WHOLE_PAUSE_S = 5, 0.05
 
@@ -241,6 +243,10 @@ class ServerLooks:
         batch.statements(interval, rows, self._roles, self._databases, self._texts.hashes)
         if change.baseline is not ReadingBaseline.ANEW:
             batch.tick(interval, STATEMENTS)
+        if change.gap is not None and change.baseline is not ReadingBaseline.SAME:
+            # they are read less often than waits, whose gap is shorter
+            lost = WatchGap("lost", change.gap.from_us, f"of statements: {change.gap.detail}")
+            batch.gap(replace(interval, covered_ns=change.gap_ns), lost)
         self._statements = found.origin, found.taken, statements
         self._minute_waits = waits
         batch.readings[STATEMENTS] = counter_columns(statements)
@@ -308,7 +314,7 @@ class ServerLooks:
     ) -> None:
         """What the agent costs this server, and what its counters lack."""
         lost = [
-            (name, float(count - self._losses[name]), "waits")
+            (name, float(count - self._losses[name]), _UNITS.get(name, "waits"))
             for name, count in found.info.losses.items()
             if count > self._losses.get(name, count)
         ]

@@ -151,7 +151,7 @@ def _of_watching(
     )
     losses = CounterMetricFamily(
         "pgtare_losses",
-        "Waits that the server's module could not count, by cause.",
+        "Waits that the server's module could not count, or entries that it evicted, by cause.",
         labels=("server", "kind"),
     )
     gaps = CounterMetricFamily(

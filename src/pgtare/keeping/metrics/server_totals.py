@@ -18,8 +18,8 @@ from pgtare.keeping.metrics.wait_totals import OTHER, WaitSeries, WaitTotals
 
 #: Parts of the spool's readings.
 WAITS_PART, LOSSES_PART = "metrics-waits", "metrics-losses"
-#: Rows of the agent's table that count waits which the module could not, by their unit.
-_LOST = "waits"
+#: Rows of the agent's table that count what the module could not, by their unit.
+_LOST = pa.array(["waits", "entries"])
 #: Known from the start, so that the first one is an increase.
 LOSS_KINDS = ("missed", "overflows", "statements_evicted", "statements_missed")
 GAP_KINDS = ("restart", "reset", "absence", "lost", "busy", "unexpected")
@@ -95,7 +95,7 @@ class ServerTotals:
             readings[WAITS_PART] = self.waits.to_table()
         before = self.losses.copy(), self.gaps.copy()
         if agent := rows.get("agent"):
-            lost = agent.filter(pc.equal(agent["unit"], _LOST))
+            lost = agent.filter(pc.is_in(agent["unit"], _LOST))
             for kind, value in _pairs(lost, "kind", "value"):
                 self.losses[kind] += int(value)
         if gaps := rows.get("gaps"):

@@ -10,6 +10,6 @@ SELECT (ts_us - 1) - (ts_us - 1) % {step_us:Int64} AS bucket_us, sum(calls) AS w
   sum(h24) AS in_h24, sum(h25) AS in_h25, sum(h26) AS in_h26, sum(h27) AS in_h27,
   sum(h28) AS in_h28, sum(h29) AS in_h29, sum(h30) AS in_h30, sum(h31) AS in_h31
 FROM {rows:Identifier}
-WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} {filters}
+WHERE ts_us > {from_us:Int64} AND ts_us <= {to_us:Int64} AND {active} {filters}
 GROUP BY bucket_us
 ORDER BY bucket_us

@@ -50,7 +50,10 @@ async def view(request: ViewRequest) -> ViewPage:
     """The view."""
     rows = await request.rows("agent_figures")
     chosen = [row for row in rows if not row["host"] or request.server in (None, row["host"])]
-    lines = [_line(row) for row in chosen]
+    read_ns = {
+        row["host"]: row["watched_ns"] for row in request.coverage if row["origin"] == "waits"
+    }
+    lines = [_line(row, read_ns.get(row["host"], 0)) for row in chosen]
     step_us = request.window.step_us()
     over_time = await request.rows("agent_cost", step_us=step_us)
     points = [
@@ -87,13 +90,15 @@ def _cores(rows: list[LiveRow]) -> str:
     return ""
 
 
-def _line(row: LiveRow) -> PageRow:
+def _line(row: LiveRow, read_ns: int) -> PageRow:
+    """read_ns: how long the server's waits were read. What they lack has rows only if it grew."""
     kind, unit = row["figure"], row["measured_in"]
     words = _WORDS.get(kind, kind)
     if kind.startswith("look_"):
         words = f"time of looks: {kind.removeprefix('look_')}"
-    adds_up = unit in ("s", "rows", "waits")
-    hours = row["watched_ns"] / 3.6e12
+    lost = unit in ("waits", "entries")
+    adds_up = lost or unit in ("s", "rows")
+    hours = (read_ns if lost else row["watched_ns"]) / 3.6e12
     total = _amount(row["total_value"], unit) if adds_up else ""
     each = _amount(row["total_value"] / hours, unit) if adds_up and hours else ""
     largest = _amount(row["largest"], unit)

@@ -61,7 +61,7 @@ async def view(request: ViewRequest) -> ViewPage:
     lines = [
         PageRow(
             [row["bucket_us"], row["host"], row["waiters"], row["spent_ns"]],
-            request.same(at=time_window.iso(row["last_us"] + US - 1)),
+            request.same(at=time_window.iso(row["longest_us"] + US - 1)),
         )
         for row in worst[:50]
     ]
@@ -83,7 +83,7 @@ def _moment(request: ViewRequest, worst: Sequence[LiveRow]) -> int | None:
     given = request.words.get("at")
     if given:
         return time_window.parse_time(given, "at")
-    return worst[0]["last_us"] + US - 1 if worst else None
+    return worst[0]["longest_us"] + US - 1 if worst else None
 
 
 async def sessions_at(

@@ -32,6 +32,7 @@ _FIGURES = (
     PageColumn("active_ns_per_transaction", "per transaction", "ns"),
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
+_EARLIER_SAMPLES = "Samples are kept for two days: earlier ones are not in this table."
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
 _MOST_TEXTS = 50_000
 #: A chart over many hours reads hours if there are more rows of minutes than this.
@@ -88,11 +89,13 @@ async def parts(
     request: ViewRequest, by: str, source: RowSource, *, chart: bool, title: str = ""
 ) -> list[PageSection]:
     """The chart and the table of one dimension."""
-    rows, total = await members(request, by, source)
     drawn = await _chart(request, by, source) if chart else None
+    part = await request.within(source)
+    rows, total = await members(part, by, source)
     quality = min((row["worst_quality"] for row in rows), default=source.quality)
-    table = await _table(request, by, source, rows, total)
-    return [PageSection(title or "Active time", (source.note,), quality, drawn, table)]
+    table = await _table(part, by, source, rows, total)
+    notes = (source.note,) if part is request else (source.note, _EARLIER_SAMPLES)
+    return [PageSection(title or "Active time", notes, quality, drawn, table)]
 
 
 async def members(

@@ -52,8 +52,9 @@ async def view(request: ViewRequest) -> ViewPage:
     sums: list[_Sum] = []
     watched = []
     parts = [replace(request, window=window) for window in (before, after)]
-    for part in parts:
-        part.coverage = await part.rows("coverage")
+    for number, whole in enumerate(parts):
+        whole.coverage = await whole.rows("coverage")
+        part = parts[number] = await whole.within(source)
         rows, total = await breakdown.members(part, by, source, _MOST_COMPARED)
         keys.append({_key(row, by): row for row in rows})
         watched.append(set(part.watched(source.ticks)))

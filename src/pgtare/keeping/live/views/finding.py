@@ -130,8 +130,8 @@ async def _worst_second(
             "lock_moments", only=request.of_server, window=before, grain="tick", step_us=US
         )
         if moments:
-            longest = max(moments, key=lambda one: (one["waiters"], one["last_us"]))
-            at_us = longest["last_us"] + US - 1
+            longest = max(moments, key=lambda one: (one["waiters"], one["longest_us"]))
+            at_us = longest["longest_us"] + US - 1
     return await blockers.sessions_at(
         request, at_us, f"Its sessions at the worst second, {shown(at_us)} UTC", pids
     )

@@ -80,7 +80,7 @@ def around(window: TimeWindow) -> TimeWindow:
 def strip(request: ViewRequest, rows: Sequence[LiveRow]) -> PageSection:
     """What is open now; of a window in the past, what was."""
     live = request.window.last is not None
-    found = [row for row in rows if is_open(row) or not live]
+    found = [row for row in rows if is_open_now(request, row) or not live]
     urgent = [row for row in found if row["urgency"] <= _URGENT]
     if live:
         urgent.sort(key=lambda row: (row["urgency"], -(row["share_now"] or 0.0)))
@@ -105,7 +105,11 @@ def shades(request: ViewRequest, rows: Sequence[LiveRow]) -> list[ChartShade]:
     return [
         ChartShade(
             row["begun_us"],
-            request.window.to_us if is_open(row) else row["ended_us"],
+            row["ended_us"]
+            if not is_open(row)
+            else request.window.to_us
+            if is_open_now(request, row)
+            else row["seen_us"],
             _COLORS[row["worst_urgency"]],
             f"{row['heading']}, {span_words(row)}",
         )
@@ -119,11 +123,16 @@ def is_open(row: LiveRow) -> bool:
     return bool(row["last_change"] != "close")
 
 
+def is_open_now(request: ViewRequest, row: LiveRow) -> bool:
+    """Whether it still is, as far as is known: its server was reached within the last hour."""
+    return is_open(row) and request.newest_us - row["seen_us"] <= AROUND_US
+
+
 def state(request: ViewRequest, row: LiveRow) -> str:
     """In a word or two; rows after a window of the past are not all read."""
     if not is_open(row):
         return "closed"
-    return "open" if request.newest_us <= request.window.to_us + AROUND_US else "open then"
+    return "open" if is_open_now(request, row) else "open then"
 
 
 def span_words(row: LiveRow) -> str:

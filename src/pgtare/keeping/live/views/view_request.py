@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pgtare.errors import MeasurementError, UsageError
@@ -13,6 +13,7 @@ from pgtare.keeping.live.row_sources import RowSource
 from pgtare.keeping.live.spool_views import Grain
 from pgtare.keeping.live.time_window import TimeWindow
 from pgtare.keeping.live.worker_process import LiveRow, WorkerProcess
+from pgtare.keeping.spool.tables import TABLES
 
 #: The columns of a table of sessions that say which session a row is of.
 SESSION_COLUMNS = (
@@ -22,6 +23,8 @@ SESSION_COLUMNS = (
     PageColumn("database", "database"),
     PageColumn("application", "application"),
 )
+#: For so long samples are kept, unless they are kept longer, µs.
+_SAMPLES_KEPT_US = (TABLES["sessions"].kept_s or 0) * time_window.US
 #: Rows that a table of a view has at most.
 MOST = 200
 #: Longer windows may have charts of hours, s.
@@ -135,6 +138,23 @@ class ViewRequest:
         only = {f"{name}={value}" for name, value in self.only.items()}
         wanted = self.words.get("source", "")
         return row_sources.row_source(dimensions, only, wanted, bool(self.watched("waits")))
+
+    async def within(self, source: RowSource) -> ViewRequest:
+        """The same for the part of the window that has such rows, if that is not all of it.
+
+        Samples are kept for less time than the ticks that say how long servers were watched.
+        Without a sample in that time, nobody was active.
+        """
+        if source.exact:
+            return self
+        kept_us = self.newest_us - _SAMPLES_KEPT_US
+        first_us = min(self.spans.get("sessions", [kept_us])[0] - time_window.US, kept_us)
+        if first_us <= self.window.after_us:
+            return self
+        window = replace(self.window, after_us=min(first_us, self.window.to_us), last=None)
+        part = replace(self, window=window)
+        part.coverage = await part.rows("coverage")
+        return part
 
     def buckets(self, source: RowSource, most_rows: int) -> tuple[Grain, int]:
         """The grain of a chart's rows, and the length of its buckets in µs.
