@@ -172,7 +172,11 @@ static inline TraceRing *
 ring_claimed(bool *rested)
 {
 	if (unlikely(capture.block.rests))
+	{
 		*rested = recorder_claim();
+		/* if it has been taken, whoever claims it for the next request is to notice */
+		capture.block.rests = !*rested;
+	}
 	return capture.ring;
 }
 

@@ -46,13 +46,17 @@ setting_changed(int setting, void *extra)
 	GucSource	source = *(GucSource *) extra;
 	bool		same = source < PGC_S_GLOBAL && source == source_of_setting &&
 		setting == capture_setting;
+	uint32		asked;
 
 	source_of_setting = source;
 	if (capture.slot == NULL || same)
 		return;
 	capture_fold();
 	capture.level_sets++;
-	pg_atomic_write_u32(&capture.slot->asked, 0);
+	/* what another module of this process has asked for goes on, unless nothing is to be captured */
+	asked = pg_atomic_read_u32(&capture.slot->asked);
+	if (asked == 0 || asked != capture.asked_for_waits || setting == CAPTURE_OFF)
+		pg_atomic_write_u32(&capture.slot->asked, 0);
 	configure(application_level(setting, source));
 	slot_follow_leader();
 	trace_follow_level();

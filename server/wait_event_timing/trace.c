@@ -26,6 +26,7 @@
 #include "access/xact.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "tcop/pquery.h"
 #include "tcop/utility.h"
 #include "utils/backend_status.h"
@@ -397,7 +398,7 @@ trace_transaction(XactEvent event, void *arg)
 		explain_ends(0);
 	/* to end what wrote nothing is no event */
 	if (event == XACT_EVENT_COMMIT && GetTopTransactionIdIfAny() != InvalidTransactionId &&
-		tracing())
+		!proc_exit_inprogress && tracing())
 		capture_mark(RECORD_COMMIT, 0, 0);
 	else if (event == XACT_EVENT_ABORT && tracing())
 	{

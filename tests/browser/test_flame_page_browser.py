@@ -26,7 +26,7 @@ def flame_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("flame") / "flame.html"
     graphs = [
         graph("main", "Blocked", AFTER),
-        show.difference(BEFORE, AFTER, id="change", names=("before", "after")),
+        show.difference(BEFORE, AFTER, ("before", "after")),
     ]
     path.write_text(
         page(

@@ -92,6 +92,21 @@ def test_waits_have_no_statements_that_the_trace_has(
     assert kinds() == {1}
 
 
+def test_waits_go_on_when_their_capture_is_set(client: Connection, onlooker: Connection) -> None:
+    """As a reload does in all sessions, traced ones among them."""
+    pid = client.info.backend_pid
+    client.execute("SET wait_event_timing.capture = off")
+    client.execute("SET sql_trace.level = 8")
+    for number, capture in enumerate(("stats", "trace", "stats"), start=1):
+        client.execute(f"SET wait_event_timing.capture = {capture}".encode())
+        client.execute("SELECT pg_sleep(0.05)")
+        client.execute("SELECT 1")
+        assert len(waits_of(onlooker, pid, 40_000_000)) == number
+    client.execute("SET sql_trace.level = 0")
+    captured = "SELECT capture FROM pg_stat_wait_event_timing_sessions WHERE pid = %s"
+    assert one(onlooker, captured, pid) == "stats"
+
+
 def test_time_line_after_a_change_of_clock(client: Connection, onlooker: Connection) -> None:
     pid = client.info.backend_pid
     client.execute("SET sql_trace.level = 8")

@@ -14,7 +14,7 @@ from pgtare.postgres.cluster import Cluster
 from tests.process_limits import limit_files, limit_memory
 from tests.servers import crash, tracing
 from tests.sessions import Connection, eventually, one, rows, session
-from tests.trace_records import Trace, drain, trace_of, traced
+from tests.trace_records import ABORTED, FAILED, Trace, drain, trace_of, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -315,6 +315,25 @@ def test_terminated_session_can_be_read(tracer: Cluster, onlooker: Connection) -
     assert one(onlooker, "SELECT sql_trace_reset()") >= 1
     with pytest.raises(psycopg.errors.UndefinedObject):
         drain(onlooker, pid)
+
+
+def test_temporary_tables_of_a_terminated_session(tracer: Cluster, onlooker: Connection) -> None:
+    """A process that ends removes them in a transaction of its own: no commit of what it ran."""
+    with session(tracer) as client:
+        pid = client.info.backend_pid
+        client.execute("CREATE TEMP TABLE mine (x int)")
+        traced(onlooker, client, "SELECT 1")
+        threading.Timer(0.3, one, (onlooker, "SELECT pg_terminate_backend(%s)", pid)).start()
+        with pytest.raises(psycopg.Error):
+            client.execute("SELECT 'killed', pg_sleep(60)")
+    eventually(lambda: seen(onlooker, pid)["ended"])
+    trace = trace_of(onlooker, pid)
+    killed = trace.one("execute", "SELECT 'killed'")
+    assert killed.flags & (FAILED | ABORTED)
+    assert killed.busy > 200_000_000
+    assert len(trace.calls("rollback", "SELECT 'killed'")) == 1
+    assert not trace.calls("commit", "SELECT 'killed'")
+    assert not [r for r in trace.of("transaction") if r.event == "commit" and r.xid]
 
 
 def test_kill_9_of_a_traced_session(binaries: Binaries) -> None:

@@ -122,12 +122,15 @@ def test_what_is_put_back_by_hand_names_psql_and_the_shell() -> None:
         Switch.parse("z: run"),
         Switch("w", "commands", "set", "reset", "work_mem", "1MB", was_on=False),
     ]
-    assert restore_file.by_hand(switches, [Before(None, "4MB", "s"), None, None, None]) == [
+    before = [Before(None, "4MB", "s"), None, None, None]
+    assert restore_file.by_hand(switches, before, "/srv/my place") == [
         "in psql: ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf();",
         "in a shell, which switches y on:",
+        "    cd '/srv/my place'",
         "    start",
         "    now",
         "in a shell, which switches w off:",
+        "    cd '/srv/my place'",
         "    reset",
     ]
 

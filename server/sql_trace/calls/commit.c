@@ -11,6 +11,7 @@
 #include "../core/shmem.h"
 
 #include "access/xact.h"
+#include "storage/ipc.h"
 
 /* The commit under way; number 0: none.  Of its fields, those that are not set stay 0. */
 static Call commit = {.kind = CALL_COMMIT};
@@ -87,7 +88,8 @@ transaction_event(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 	{
-		if (trace.on)
+		/* as it ends, a process removes temporary tables in a transaction of its own */
+		if (trace.on && !proc_exit_inprogress)
 			commit_begins();
 		/* of clients, requests do that */
 		if (!trace.client)

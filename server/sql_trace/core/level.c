@@ -155,20 +155,22 @@ requested(LevelReason *reason)
 	Slot	   *slot = trace.slot;
 	uint32		n = pg_atomic_read_u32(&slot->asked);
 	int			level = level_setting;
+	uint32		asked_level;
 
+	pg_read_barrier();
+	asked_level = pg_atomic_read_u32(&slot->asked_level);
 	if (n != asked_seen)
 	{
 		asked_seen = n;
-		pg_read_barrier();
-		asked = pg_atomic_read_u32(&slot->asked_level) != NOT_ASKED;
+		asked = asked_level != NOT_ASKED;
 	}
 	*reason = REASON_SETTING;
 	if (!enabled)
 		return 0;
-	if (asked)
+	if (asked && asked_level != NOT_ASKED)
 	{
 		*reason = REASON_ASKED;
-		return (int) pg_atomic_read_u32(&slot->asked_level);
+		return (int) asked_level;
 	}
 	if (source_of_setting < PGC_S_GLOBAL && application_matches(&level))
 		*reason = REASON_APPLICATION;

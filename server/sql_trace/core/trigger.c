@@ -347,7 +347,8 @@ trigger_answer_leaves(void)
 
 /*
  * The answer has left, and the session holds nothing.  Messages of a notice leave
- * at once, too, from within the report, but then nothing is ready.
+ * at once, too, from within the report; but then nothing is ready, or, if another
+ * module warns as the answer is made, interrupts are held.
  */
 void
 trigger_flushed(void)
@@ -355,6 +356,8 @@ trigger_flushed(void)
 	Firing		fired = pending;
 	bool		rested = recorder_block.rests;
 
+	if (InterruptHoldoffCount > 0)
+		return;
 	trigger_ready = false;
 	pending.cause = CAUSE_NONE;
 	if (trace.ring == NULL)
