@@ -380,6 +380,9 @@ def test_samples_are_divided_by_the_time_for_which_they_are_kept(tmp_path: Path)
         assert "are kept for two days:" not in one.get(f"/breakdown?by=role&{of_today}").text
         (row,) = table(one, f"/compare.csv?by=role&table=compare&{of_today}&{before}")
         assert (row["aas_before"], row["aas_after"]) == ("", "0.5")
+        text = one.get(f"/compare?by=role&{of_today}&{before}").text
+        assert "Samples are kept for two days" in text
+        assert "Nothing was watched in the earlier window" in text
 
 
 def test_an_events_page_has_the_waits_of_the_table_that_leads_to_it(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ _FIGURES = (
     PageColumn("active_ns_per_transaction", "per transaction", "ns"),
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
-_EARLIER_SAMPLES = "Samples are kept for two days: earlier ones are not in this table."
+EARLIER_SAMPLES = "Samples are kept for two days: earlier ones are not in this table."
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
 _MOST_TEXTS = 50_000
 #: A chart over many hours reads hours if there are more rows of minutes than this.
@@ -94,7 +94,7 @@ async def parts(
     rows, total = await members(part, by, source)
     quality = min((row["worst_quality"] for row in rows), default=source.quality)
     table = await _table(part, by, source, rows, total)
-    notes = (source.note,) if part is request else (source.note, _EARLIER_SAMPLES)
+    notes = (source.note,) if part is request else (source.note, EARLIER_SAMPLES)
     return [PageSection(title or "Active time", notes, quality, drawn, table)]
 
 

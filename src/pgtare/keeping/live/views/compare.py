@@ -110,7 +110,9 @@ async def view(request: ViewRequest) -> ViewPage:
         if drawn
         else None
     )
-    notes = (source.note, caption, *_unwatched(*watched))
+    is_cut = [part.window for part in parts] != [before, after]
+    kept = [breakdown.EARLIER_SAMPLES] if is_cut else []
+    notes = (source.note, *kept, caption, *_unwatched(*watched))
     return ViewPage(
         "Compare two times",
         [

@@ -105,11 +105,7 @@ def shades(request: ViewRequest, rows: Sequence[LiveRow]) -> list[ChartShade]:
     return [
         ChartShade(
             row["begun_us"],
-            row["ended_us"]
-            if not is_open(row)
-            else request.window.to_us
-            if is_open_now(request, row)
-            else row["seen_us"],
+            _open_until(request, row),
             _COLORS[row["worst_urgency"]],
             f"{row['heading']}, {span_words(row)}",
         )
@@ -126,6 +122,13 @@ def is_open(row: LiveRow) -> bool:
 def is_open_now(request: ViewRequest, row: LiveRow) -> bool:
     """Whether it still is, as far as is known: its server was reached within the last hour."""
     return is_open(row) and request.newest_us - row["seen_us"] <= AROUND_US
+
+
+def _open_until(request: ViewRequest, row: LiveRow) -> int:
+    """When it was closed, or as far as is known."""
+    if not is_open(row):
+        return int(row["ended_us"])
+    return request.window.to_us if is_open_now(request, row) else int(row["seen_us"])
 
 
 def state(request: ViewRequest, row: LiveRow) -> str:
