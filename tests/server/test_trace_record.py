@@ -30,7 +30,7 @@ from tests.commands import in_process, pgtare, refused, start_pgtare
 from tests.loads import traffic
 from tests.sample_trace import by
 from tests.servers import binaries_slowly_on_15, tracing
-from tests.sessions import Connection, one, session
+from tests.sessions import Connection, eventually, one, session
 from tests.trace_recorder import KNOWN, known, level_of, recording, slowly_on_15, wait_until_traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -398,6 +398,22 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
     onlooker.execute(grants.encode())
     assert "none was traced" in in_process(*statement).stdout
     onlooker.execute(f"{grants.replace('GRANT', 'REVOKE').replace(' TO ', ' FROM ')}".encode())
+
+
+def test_a_level_that_somebody_set_is_not_removed(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    onlooker.execute("ALTER SYSTEM SET sql_trace.query_level = 1")
+    onlooker.execute("SELECT pg_reload_conf()")
+    try:
+        eventually(lambda: one(onlooker, "SHOW sql_trace.query_level") == "1")
+        options = ("--dsn", tracer.dsn(), "-d", "0.1s", "--query-id", "5")
+        message = refused("trace", "record", tmp_path / "x", *options)
+    finally:
+        onlooker.execute("ALTER SYSTEM RESET sql_trace.query_level")
+        onlooker.execute("SELECT pg_reload_conf()")
+    assert "sql_trace.query_level is set already (1)" in message
+    eventually(lambda: one(onlooker, "SHOW sql_trace.query_level") == "12")
 
 
 @pytest.mark.parametrize("title", ["postgres: somebody", "sshd: somebody"])

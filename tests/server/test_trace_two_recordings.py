@@ -16,7 +16,7 @@ import pytest
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, start_pgtare
-from tests.sessions import Connection, eventually, session
+from tests.sessions import Connection, eventually, one, session
 from tests.trace_recorder import (
     call_bytes,
     given_back,
@@ -178,3 +178,17 @@ def test_statements_without_identifiers_are_reported(
             app.execute(f"SELECT 1 AS c{i}".encode())
     assert rec2.exists()
     assert "compute_query_id" not in in_process("trace", "statements", rec2).stderr
+
+
+def test_a_session_that_has_ended_holds_no_lock(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    """One for each would fill the server's table of locks in a recording of many short sessions."""
+    held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid::bigint = %s"
+    with recording(tracer, tmp_path / "rec"):
+        with session(tracer) as client:
+            pid = client.info.backend_pid
+            wait_until_traced(onlooker, client)
+            assert one(onlooker, held, pid) == 1
+        eventually(lambda: one(onlooker, held, pid) == 0, 30)
+    assert load(tmp_path / "rec").rings

@@ -410,6 +410,40 @@ def test_dead_rows_under_an_old_snapshot_take_over_their_statement() -> None:
     assert compute.findings(seen(session(1), dash, state=young)) == []
 
 
+def test_an_insert_walks_over_no_dead_rows() -> None:
+    holder = HorizonHolder("session", "dash", 9, 500, 30.0, "app")
+    state = statement_state(
+        tables=table(0, 0, live=100, dead=150_000, vacuumed_age_s=5.0),
+        now=ServerNow(horizon=(holder,)),
+    )
+    queue = [session(pid, "LWLock/BufferContent") for pid in (1, 2)]
+    for text, shares in (
+        ("INSERT INTO orders (id) VALUES ($1)", {"statement": 1.0, "horizon": None}),
+        ("INSERT INTO orders SELECT id + 1 FROM orders", {"horizon": 1.0}),
+    ):
+        found = compute.findings(seen(*queue, idle(9), state=replace(state, texts={7: text})))
+        assert {one.kind: one.share for one in found} == shares
+
+
+def test_evictions_explain_only_waits_for_their_lock() -> None:
+    """Not that many small statements want more processors."""
+    full = of_setting(
+        "evictions",
+        level="warning",
+        title="it is full",
+        evidence=[],
+        why="",
+        remedy=[],
+        sure="certain",
+        because="the server counts them",
+    )
+    small = [session(pid, query_id=pid) for pid in range(1, 41)]
+    texts = {pid: f"SELECT {pid} FROM orders" for pid in range(1, 41)}
+    at_work = seen(*small, state=ServerState(texts=texts, processors=2.0))
+    found = compute.findings(at_work, (full,))
+    assert {one.kind: one.share for one in found} == {"cpu": 1.0, "evictions": None}
+
+
 def test_a_setting_takes_over_what_it_explains() -> None:
     plans = of_setting(
         "plans",

@@ -289,6 +289,22 @@ def test_a_client_is_said_to_do_what_it_does_itself() -> None:
     assert found.title.endswith("sends no data")
 
 
+def test_a_client_that_goes_on_is_not_to_be_ended() -> None:
+    """As pg_dump over a slow network."""
+    long = {"query_age_s": 900.0, "xact_age_s": 900.0}
+    sends, works = session(2, "Client/ClientWrite", **long), session(2, **long)
+    samples = [SessionsSample(NOW + n, 1.0, (works if n % 2 else sends,)) for n in range(10)]
+    (found,) = (
+        one for one in compute.findings(Observation(samples), busy=True) if one.kind == "client"
+    )
+    assert found.title.endswith("the client takes its result slowly")
+    assert found.level == "info"
+    assert not any(one.command for one in found.remedy)
+    (found,) = compute.findings(seen(sends))
+    assert found.level == "warning"
+    assert any("pg_terminate_backend(2)" in one.command for one in found.remedy)
+
+
 @pytest.mark.parametrize(("took_s", "times"), [(0.001, 12), (0.2, 2)])
 def test_locks_that_are_slow_to_read_are_read_less_often(
     monkeypatch: pytest.MonkeyPatch, took_s: float, times: int

@@ -186,6 +186,23 @@ def test_a_value_is_no_table(value: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ('INSERT INTO "Order" (id) VALUES ($1) ON CONFLICT (id) DO UPDATE SET n = 1', '"Order"'),
+        ('SELECT * FROM "Jobs" WHERE done FOR UPDATE SKIP LOCKED', '"Jobs"'),
+        ("SELECT * FROM jobs FOR NO KEY UPDATE NOWAIT", "jobs"),
+        ('SELECT * FROM ONLY public."X"', 'public."X"'),
+        ("UPDATE ONLY app.jobs SET n = 1", "app.jobs"),
+        ("SELECT * FROM (SELECT 1) s FOR UPDATE OF s", None),
+        ("SELECT * FROM generate_series(1, 9)", None),
+        ('SELECT * FROM "f"(1) JOIN t USING (id)', None),
+    ],
+)
+def test_the_first_table_of_a_statement(text: str, table: str | None) -> None:
+    assert table_of(text) == table
+
+
+@pytest.mark.parametrize(
     ("name", "whole"),
     [
         ("orders", "public.orders"),

@@ -283,6 +283,14 @@ def test_checkpoints_are_told_when_max_wal_size_is_full_again_and_again(
     assert ("open" in changes) == told
 
 
+def test_a_burst_does_not_ask_for_more_than_the_disk_may_have() -> None:
+    """Of 300 MB a second; what it needs between two checkpoints would be 180 GB."""
+    state = counted(checkpoints_requested=1, wal_bytes=3000 << 20)
+    (found,) = server_findings.check(Observation([], state=state))
+    assert found.remedy[0].command.startswith("ALTER SYSTEM SET max_wal_size = '4096MB'")
+    assert "a full disk stops the server" in found.remedy[0].risk
+
+
 def test_deadlocks_have_one_title_whoever_waits() -> None:
     titles = set()
     for name in ("web", "batch"):

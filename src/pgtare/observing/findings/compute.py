@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pgtare.observing.findings import (
@@ -14,7 +15,6 @@ from pgtare.observing.findings import (
 )
 from pgtare.observing.findings.causes import (
     CLIENT,
-    CPU,
     HOT_LOCK,
     LOCK,
     LOG,
@@ -32,6 +32,8 @@ from pgtare.observing.findings.statement_findings import is_of_table
 LEAST_SHARE, LEAST_SESSIONS = 0.1, 0.5
 #: If auto_explain times such a share of all statements, it explains the time that they take.
 _TIMED_SHARE = 0.5
+#: What adds rows and reads none.
+_INSERTS = re.compile(r"\s*INSERT\b(?!.*\b(?:SELECT|FROM)\b)", re.IGNORECASE | re.DOTALL)
 
 
 def findings(
@@ -110,13 +112,14 @@ def _explained(
                 one.kind == "horizon"
                 and one.object
                 and is_of_table(statement, one.object, observation)
+                and not _INSERTS.match(observation.text(statement))
             )
             timed = cause.event == "CPU" and _times_most(one) and not _has_reason(own)
             if dead or timed:
                 return key
         if cause.kind == LOG and one.kind == "checkpoints":
             return key
-        if one.kind == "evictions" and (cause.kind == CPU or cause.name == "pg_stat_statements"):
+        if one.kind == "evictions" and cause.name == "pg_stat_statements":
             return key
     return None
 

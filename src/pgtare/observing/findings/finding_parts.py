@@ -12,8 +12,11 @@ from pgtare.observing.findings.observation import SampledSession, moment
 from pgtare.observing.findings.partition import Partition
 
 _BLANKS = re.compile(r"\s+")
+#: A word behind these may be none: FOR UPDATE SKIP LOCKED, ON CONFLICT DO UPDATE SET.
 _TABLE = re.compile(
-    r"\b(?:FROM|UPDATE|INTO)\s+(?:ONLY\s+)?([a-z_][\w.]*)(?![\w.(\"])", re.IGNORECASE
+    r"\b(?:FROM|(?<!FOR )(?<!KEY )(?<!DO )UPDATE|INTO)\s+(?:ONLY\s+)?(?!ONLY\b)"
+    r"""((?:[a-z_]\w*|"[^"]+")(?:\.(?:[a-z_]\w*|"[^"]+"))*)(?![\w.("])""",
+    re.IGNORECASE,
 )
 #: What has FROM before a value: extract(year FROM day).
 _NO_TABLE = re.compile(

@@ -59,7 +59,8 @@ def _checkpoints(observation: Observation) -> Finding | None:
     each = most * (1 << 20) / (1.0 + (target if target is not None else 0.9)) / rate
     if each > min(_SOON_S, timeout / 4):
         return None
-    wanted = max(2 * most, rate * timeout * 2 / (1 << 20))
+    # one step at a time: what the rate of some seconds asks for may not fit on the disk
+    wanted = max(2 * most, min(4 * most, rate * timeout * 2 / (1 << 20)))
     assert state.after is not None
     return Finding(
         key="setting/checkpoints",
@@ -81,8 +82,9 @@ def _checkpoints(observation: Observation) -> Finding | None:
             remedies.setting(
                 "max_wal_size",
                 f"'{_rounded(wanted)}MB'",
-                "so much fits between two checkpoints in time",
-                "takes as much room on the disk, and recovery after a crash takes longer",
+                "fewer checkpoints come before their time; if that is not enough, look again",
+                "takes as much room on the disk, and a full disk stops the server; recovery after "
+                "a crash takes longer",
             )
         ],
         sure="certain",

@@ -229,9 +229,19 @@ def client(cause: Cause, whole: Partition) -> Finding | None:
         return None
     one = max(cause.waiters.values(), key=lambda each: each.query_age_s or 0.0)
     text = one.text or _statement(cause, whole)
-    what = "sends no data" if one.event == "ClientRead" else "does not take its result"
+    goes_on = any(
+        (seen.pid, seen.query_us) == (one.pid, one.query_us)
+        and seen.is_active
+        and seen.type != "Client"
+        for sample in whole.observation.samples
+        for seen in sample.sessions
+    )
+    if goes_on:
+        what = "sends its data slowly" if one.event == "ClientRead" else "takes its result slowly"
+    else:
+        what = "sends no data" if one.event == "ClientRead" else "does not take its result"
     name = one.application or one.role
-    long = (one.xact_age_s or 0.0) >= _LONG_CLIENT_S
+    long = not goes_on and (one.xact_age_s or 0.0) >= _LONG_CLIENT_S
     return _found(
         cause,
         whole,
@@ -249,7 +259,7 @@ def client(cause: Cause, whole: Partition) -> Finding | None:
                 does="look at the client: what it does between two pieces of data, its network, "
                 "and its driver's fetch size",
             ),
-            *remedies.end(one)[-1:],
+            *([] if goes_on else remedies.end(one)[-1:]),
         ],
         sure="certain",
     )

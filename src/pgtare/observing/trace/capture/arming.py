@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -77,7 +78,9 @@ class Arming:
         if self.target.query_ids or self.target.armed_only:
             return
         query = _CLIENTS if self.server.has_calls else _CLIENTS_OF_WAITS
-        for pid, started, *names, level, reason, ring, held in self.server.rows(query):
+        clients = self.server.rows(query)
+        self._let_go_of_ended({(pid, started) for pid, started, *_ in clients})
+        for pid, started, *names, level, reason, ring, held in clients:
             if not self.choice.means(pid, started, *names):
                 continue
             traced = level > 0 and reason not in (BY_STATEMENT, BY_RECORDER)
@@ -104,6 +107,16 @@ class Arming:
                     )
                 )
                 self._arm(pid, started)
+
+    def _let_go_of_ended(self, live: Set[Key]) -> None:
+        """Nothing is left to give back of them; a lock for each would fill the server's table."""
+        for pid, started in list(self.armed.items()):
+            if (pid, started) not in live:
+                recorder_locks.let_go(self.server, pid)
+                self.guard.let_go(pid)
+                del self.armed[pid]
+        for ended in self._sessions.keys() - live:
+            del self._sessions[ended]
 
     def _arm(self, pid: int, started: datetime) -> None:
         self._answer_for(pid, started)
@@ -138,8 +151,7 @@ class Arming:
         if self.armed.get(pid) == started:
             return
         self.guard.armed(pid, started.isoformat())
-        if pid not in self.armed:  # else of a session that has ended: its number came again
-            recorder_locks.own(self.server, pid)
+        recorder_locks.own(self.server, pid)
         self.armed[pid] = started
 
     def disarm(self) -> None:

@@ -367,8 +367,9 @@ class Drain:
                 waits = _Waits(found.pid, found.started, number=number, leader_pid=found.leader_pid)
                 self.rings[found.pid, found.started] = waits
             if not waits.done:
-                busy |= self._drain_waits(waits)
-                waits.done |= found.ended is not None
+                more = self._drain_waits(waits)
+                busy |= more
+                waits.done |= found.ended is not None and not more
         return busy
 
     def _drain_waits(self, ring: _Waits) -> bool:

@@ -53,6 +53,10 @@ class Guard:
         """A session, begun then, is about to be traced on our behalf."""
         self._tell({"pid": pid, "started": started})
 
+    def let_go(self, pid: int) -> None:
+        """That session has ended."""
+        self._tell({"ended": pid})
+
     def altered(self) -> None:
         """The server's configuration is about to be changed on our behalf."""
         self._tell({"altered": True})
@@ -93,6 +97,7 @@ def _watch() -> None:
         left.altered |= bool(message.get("altered"))
         if "pid" in message:
             left.sessions[int(message["pid"])] = str(message["started"])
+        left.sessions.pop(message.get("ended", 0), None)
         if message.get("done"):
             left.sessions, left.altered = {}, False
     until = time.monotonic() + _PATIENCE_S

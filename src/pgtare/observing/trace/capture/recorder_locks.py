@@ -52,6 +52,13 @@ def own(server: Server, pid: int) -> None:
         server.rows(query, _class_of(server), pid)
 
 
+def let_go(server: Server, pid: int) -> None:
+    """No longer be answerable for a session."""
+    if _holds(server):
+        query = "SELECT pg_advisory_unlock_shared(%s::int, %s::int)"
+        server.rows(query, _class_of(server), pid)
+
+
 def owned(server: Server, pids: Collection[int], apart_from: Sequence[int] = ()) -> set[int]:
     """For which of these sessions a recorder is answerable, apart from those recorders."""
     if not pids:
@@ -69,9 +76,8 @@ def give_back(
     """
     own_pid = pooler.backend_pid(server.conn)
     for pid in sessions:  # first: of two that end together, one at least sees the other gone
-        if recorder is None and _holds(server):
-            query = "SELECT pg_advisory_unlock_shared(%s::int, %s::int)"
-            server.rows(query, _class_of(server), pid)
+        if recorder is None:
+            let_go(server, pid)
     apart_from = [own_pid] if recorder is None else [own_pid, recorder]
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
     # a session that has ended would only cause a warning; another with its number is not ours

@@ -33,7 +33,9 @@ SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
        has_parameter_privilege('sql_trace.query_ids', 'ALTER SYSTEM')
        AND has_parameter_privilege('sql_trace.query_level', 'ALTER SYSTEM'),
        has_function_privilege('pg_reload_conf()', 'EXECUTE'),
-       current_setting('sql_trace.query_ids')
+       current_setting('sql_trace.query_ids'),
+       (SELECT setting FROM pg_settings
+        WHERE name = 'sql_trace.query_level' AND source = 'configuration file')
 """
 _UNNUMBERED = """
 SELECT current_setting('compute_query_id') = 'off' OR current_setting('compute_query_id') = 'auto'
@@ -124,7 +126,7 @@ def require_known(server: Server, pids: Collection[int], target: Target) -> None
 
 def _check_statements(server: Server) -> None:
     with telling():
-        ((user, sees, sets, reloads, now),) = server.rows(_STATEMENT_RIGHTS)
+        ((user, sees, sets, reloads, now, level),) = server.rows(_STATEMENT_RIGHTS)
     demand(
         "trace statements by --query-id",
         user,
@@ -137,6 +139,11 @@ def _check_statements(server: Server) -> None:
     if now:
         raise UsageError(
             f"sql_trace.query_ids is set already ({now}): its traces are recorded by --armed"
+        )
+    if level is not None:
+        raise UsageError(
+            f"sql_trace.query_level is set already ({level}), and a recording by --query-id would "
+            "remove it: set sql_trace.query_ids as well, and record with --armed"
         )
     if unnumbered(server):
         raise UsageError(
