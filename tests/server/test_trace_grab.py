@@ -88,6 +88,24 @@ def test_a_ring_that_ran_over_reaches_back_to_its_oldest_record(
     assert any("reach back" in note for note in loaded.notes())
 
 
+def test_waits_that_reach_back_less_far_than_calls_are_counted_as_lost(
+    tracer: Cluster, tmp_path: Path
+) -> None:
+    options = "-c sql_trace.level=12 -c wait_event_timing.trace_ring_records=1024"
+    with session(tracer, application_name="busy", options=options) as client:
+        client.execute("SELECT 'the first of all'")
+        time.sleep(0.5)
+        for _ in range(1600):
+            client.execute("SELECT 1")
+        taken = grab(tracer, tmp_path / "g", Target(application="busy"))
+        assert reach(taken, client).whole
+    assert 500 < taken.lost_waits < 5000
+    loaded = load(tmp_path / "g")
+    assert sum(loaded.losses.values()) == taken.lost_waits
+    (process,) = [p for p in ledger(loaded).processes if p.leader_pid is None]
+    assert len(process.missing)
+
+
 def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Path) -> None:
     armed.execute("SELECT 'long ago'")
     time.sleep(2)

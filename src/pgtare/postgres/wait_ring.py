@@ -118,6 +118,11 @@ class WaitRing:
         """When its clock began, in ns since 1970."""
         return epoch_ns(self.started)
 
+    def count_forgotten(self, first_ns: int, wanted_ns: int) -> None:
+        """Count what it had forgotten as lost if its first record is later than wanted."""
+        if first_ns > wanted_ns:
+            self.lost, self.before = self.lost + self.before, 0
+
     def drain(self, rows: Rows, recording_began: datetime) -> Records:
         """The records since the last look; none if it is done. Raises MeasurementError."""
         try:

@@ -27,6 +27,8 @@ from pgtare.postgres.wait_ring import Records, RingRecordKind, WaitRing, epoch_n
 _MUCH = 256 * 1024
 #: How much older than the recording a wait may be, in ns: clocks of rings drift.
 _SLACK = 10**9
+#: So much later than its calls a ring of waits may begin, ns: the clocks of both may differ.
+_APART_NS = 10**8
 #: A ring's clock is behind the server's if its latest records always seem this much older, in ns.
 _BEHIND = 5 * 10**9
 #: The server tells begins of waits to the µs: ns.
@@ -77,13 +79,15 @@ class _Ring:
 class _Waits(WaitRing):
     """One ring of waits: its number in the trace, and how far it has been read.
 
-    kept: anything of it is in the trace. reached: when the last wait of it ended, ns since 1970.
+    begins: from when on its waits are needed, if that is its own. kept: anything of it is in the
+    trace. reached: when the last wait of it ended, ns since 1970.
     caught_up: all that it held at first has been read. behind: its clock is behind the server's by
     no more than this, in ns; None: nothing has come since that shows it.
     """
 
     number: int = 0
     leader_pid: int | None = None
+    begins: datetime | None = None
     kept: bool = False
     reached: int = 0
     caught_up: bool = False
@@ -116,6 +120,9 @@ class WhichRings(Protocol):
 
     def earlier(self, key: Key) -> Earlier:
         """What keeps out what a ring held before that."""
+
+    def begins(self, key: Key) -> datetime | None:
+        """From when on the calls of a ring are in the trace, if each ring has its own begin."""
 
 
 class Drain:
@@ -364,7 +371,13 @@ class Drain:
             if waits is None:
                 who = {"kind": "waits", "leader_pid": found.leader_pid, **_names(session)}
                 number = self._new(found.pid, found.started, who)
-                waits = _Waits(found.pid, found.started, number=number, leader_pid=found.leader_pid)
+                waits = _Waits(
+                    found.pid,
+                    found.started,
+                    number=number,
+                    leader_pid=found.leader_pid,
+                    begins=self.choice.begins(session.key),
+                )
                 self.rings[found.pid, found.started] = waits
             if not waits.done:
                 more = self._drain_waits(waits)
@@ -378,8 +391,10 @@ class Drain:
             records = ring.drain(self.server.rows, self.began)
             if ring.done:
                 return False
+            first_ns = int(records["start_ns"][0]) + ring.started_ns if len(records) else None
+            if first and ring.begins is not None and first_ns is not None:
+                ring.count_forgotten(first_ns, epoch_ns(ring.begins) + _APART_NS)
             if lost := ring.lost - lost_before:
-                first_ns = int(records["start_ns"][0]) + ring.started_ns if len(records) else None
                 self._tell_loss(ring.number, lost, first_ns)
             much = records.nbytes >= _MUCH
             if ring.started < self.began:

@@ -58,6 +58,9 @@ class _Held:
         last = (start.number - 1, start.begin_ns) if start.number > 1 else None
         return Earlier(start.position, last)
 
+    def begins(self, key: Key) -> datetime:
+        return _moment(key, self.starts[key])
+
 
 @dataclass(frozen=True)
 class SessionReach:

@@ -63,6 +63,9 @@ class Choice:
         """What keeps that out of it."""
         return Earlier(self.before.get(key, 0))
 
+    def begins(self, key: Key) -> None:
+        """All of them when the recording does."""
+
     def means(
         self,
         pid: int,
