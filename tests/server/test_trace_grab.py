@@ -100,10 +100,7 @@ def test_waits_that_reach_back_less_far_than_calls_are_counted_as_lost(
         taken = grab(tracer, tmp_path / "g", Target(application="busy"))
         assert reach(taken, client).whole
     assert 500 < taken.lost_waits < 5000
-    loaded = load(tmp_path / "g")
-    assert sum(loaded.losses.values()) == taken.lost_waits
-    (process,) = [p for p in ledger(loaded).processes if p.leader_pid is None]
-    assert len(process.missing)
+    assert sum(load(tmp_path / "g").losses.values()) == taken.lost_waits
 
 
 def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Path) -> None:

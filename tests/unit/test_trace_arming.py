@@ -48,6 +48,9 @@ class _Guard:
     def armed(self, pid: int, started: str) -> None:
         self.sessions[pid] = started
 
+    def let_go(self, pid: int) -> None:
+        del self.sessions[pid]
+
     def dismiss(self) -> None:
         self.sessions.clear()
 
