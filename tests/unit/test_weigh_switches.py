@@ -248,9 +248,13 @@ def test_what_a_killed_process_ran_is_waited_for_and_then_ended(
 ) -> None:
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     file = restore_file.make("7/1/2.5", [Switch.parse("y: start | stop")], [None])
-    for seconds, limit_s in ((1, 30.0), (300, 0.2)):
+    for command, limit_s in (
+        ("sleep 1", 30.0),
+        ("sleep 300", 0.2),
+        ("sleep 0.1; sleep 300", 0.2),  # the second is started while the first is waited for
+    ):
         monkeypatch.setattr(commands, "LONGEST_END_S", limit_s)
-        started = commands.Started(f"trap '' TERM; sleep {seconds}; true", file.running)
+        started = commands.Started(f"trap '' TERM; {command}; true", file.running)
         os.close(started._pipe)
         commands.end_earlier(file.running)
         assert not commands._of_session(started.popen.pid)

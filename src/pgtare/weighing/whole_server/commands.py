@@ -35,6 +35,8 @@ _READ = "dd bs=512 count=8192; exec cat >/dev/null"
 _WATCH = """read -r leader; read -r end; kill -0 "$leader" || exit
 kill -s TERM -- -"$leader"; sleep 0.2; kill -s TERM -- -"$leader\""""
 _POLL_S = 0.2
+#: How often what is left is killed: a shell may have started another process meanwhile.
+_KILLS = 3
 #: How far a process's start may be from the time that was noted, in s.
 _SAME_START_S = 5.0
 
@@ -116,13 +118,16 @@ def end_earlier(note: Note) -> None:
     if found is None:
         return
     session, began_s = found
-    left = _of_command(session, began_s)
-    _, left = psutil.wait_procs(left, LONGEST_END_S)
-    for process in left:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(left, 1)
-    if left and (left := _of_session(session)):
+    until = time.monotonic() + LONGEST_END_S
+    while (left := _of_command(session, began_s)) and (rest_s := until - time.monotonic()) > 0:
+        psutil.wait_procs(left, rest_s)
+    for _ in range(_KILLS):
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, 1)
+        left = _of_command(session, began_s)
+    if left:
         raise MeasurementError(
             f"the command that was under way still runs (process {left[0].pid}): end it, or wait"
         )
