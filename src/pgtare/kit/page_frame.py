@@ -29,14 +29,14 @@ def render(
     scripts: programs of pgtare's own to run at the end, after what draws the charts. context: what
     the template needs, `title`, `version` and `created` among it; all of it is escaped.
     """
-    drawing = shared_scripts() if charts or not scripts else ("", "")
-    plotly, script = drawing
+    draws = bool(charts) or not scripts
+    plotly, script = (plotly_script(), chart_script("page.js")) if draws else ("", "")
     # Markup only for what is ours; whatever comes from a server or a user is escaped.
     return (
         templates(package)
         .get_template(template)
         .render(
-            policy=_policy(*(text for text in (*drawing, *scripts) if text)),
+            policy=_policy(*(text for text in (plotly, script, *scripts) if text)),
             css=Markup(_template("page.css")),  # noqa: S704
             plotly=Markup(plotly),  # noqa: S704
             script=Markup(script),  # noqa: S704
@@ -61,9 +61,12 @@ def templates(package: str) -> Environment:
     return environment
 
 
-def shared_scripts() -> tuple[str, str]:
-    """What every page with charts runs: plotly, and the script that draws the charts."""
-    return _plotly(), chart_script("page.js")
+def plotly_script() -> str:
+    """The script of plotly that was packaged with pgtare; in a checkout, the one of its package."""
+    folder = resources.files("pgtare") / "_plotly"
+    if not folder.is_dir():
+        folder = resources.files("plotly") / "package_data"
+    return (folder / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def chart_script(name: str, package: str = "pgtare.kit", folder: str = "templates") -> str:
@@ -100,14 +103,6 @@ def _policy(*scripts: str) -> str:
 
 def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _plotly() -> str:
-    """The script of plotly that was packaged with pgtare; in a checkout, the one of its package."""
-    folder = resources.files("pgtare") / "_plotly"
-    if not folder.is_dir():
-        folder = resources.files("plotly") / "package_data"
-    return (folder / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def _template(name: str) -> str:

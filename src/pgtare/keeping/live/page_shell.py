@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 import pgtare
 from pgtare.keeping.live import page_parts
 from pgtare.keeping.live.page_parts import PageLink, ViewPage
-from pgtare.kit.page_frame import breakable, chart_script, embeddable, shared_scripts
+from pgtare.kit.page_frame import breakable, chart_script, embeddable, plotly_script
 
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 
@@ -43,7 +43,6 @@ class StaticFile:
 
 def static_files() -> dict[str, StaticFile]:
     """By what templates call them."""
-    plotly, _ = shared_scripts()
     own = resources.files("pgtare.keeping.live") / "static"
     script = chart_script("live.js", "pgtare.keeping.live", "static")
     frame = resources.files("pgtare.kit") / "templates" / "page.css"
@@ -51,7 +50,7 @@ def static_files() -> dict[str, StaticFile]:
     return {
         "css": StaticFile("page.css", css),
         "script": StaticFile("live.js", script.encode()),
-        "plotly": StaticFile("plotly.js", plotly.encode()),
+        "plotly": StaticFile("plotly.js", plotly_script().encode()),
     }
 
 

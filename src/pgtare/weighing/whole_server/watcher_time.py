@@ -226,9 +226,7 @@ class WatcherTime:
             mine = found[self._postmaster]
             total = tick_ns * (mine.own + mine.outlived)
             for pid in _below(found, self._postmaster) - {self._postmaster}:
-                exact, each = machine.cpu_ns(pid), found[pid]
-                total += exact if exact is not None else tick_ns * each.own
-                total += tick_ns * each.outlived  # of what it ran: archive_command, COPY PROGRAM
+                total += _taken(found[pid], machine.cpu_ns(pid))
         own = {index: own_time(found, leader) for index, leader in leaders.items()}
         return total, own
 
@@ -253,10 +251,19 @@ def own_time(found: Mapping[int, machine.ProcessTimes], leader: int) -> OwnTime:
         if each.session != leader and pid not in below:
             continue
         exact = machine.cpu_ns(pid)
-        ns += exact if exact is not None else tick_ns * each.own
-        ns += tick_ns * each.outlived
+        ns += _taken(each, exact)
         unread_ns += 2 * tick_ns * (each.has_outlived + (exact is None))
     return OwnTime(ns, unread_ns)
+
+
+def _taken(process: machine.ProcessTimes, exact_ns: int | None) -> float:
+    """By a process and what it ran (archive_command, COPY PROGRAM), in ns.
+
+    exact_ns: by itself, where that can be read; else it counts in ticks.
+    """
+    tick_ns = 1e9 * machine.tick_s()
+    own_ns = exact_ns if exact_ns is not None else tick_ns * process.own
+    return own_ns + tick_ns * process.outlived
 
 
 def _below(found: Mapping[int, machine.ProcessTimes], leader: int) -> set[int]:
