@@ -305,6 +305,8 @@ def test_install_and_uninstall_of_everything(
     built: dict[str, Path], copied: Binaries, own_place: Path
 ) -> None:
     where = ("--pg-config", copied.pg_config)
+    own_place.mkdir()
+    (own_place / directories.MARK).touch()
     for name, library in built.items():  # to build them here takes a minute, and other tests do
         key = build.build_key(copied, name)[:16]
         shutil.copytree(library.parent, own_place / "modules" / f"{name}-{key}")
@@ -433,6 +435,7 @@ def test_build_stopped_half_way_leaves_nothing_that_counts(
 def test_uninstall_keeps_what_says_how_to_put_a_server_back(own_place: Path) -> None:
     path = own_place / "restore" / "server-1-2.txt"
     path.parent.mkdir(parents=True)
+    (own_place / directories.MARK).touch()
     path.write_text("ALTER SYSTEM RESET track_io_timing;")
     done = in_process("uninstall", "--yes")
     assert done.returncode == 1
@@ -444,7 +447,7 @@ def test_uninstall_keeps_what_says_how_to_put_a_server_back(own_place: Path) -> 
     done = in_process("uninstall", "--yes")
     assert done.returncode == 1
     assert "mine.txt in it is not of pgtare" in done.stdout
-    assert [path.name for path in own_place.iterdir()] == ["mine.txt"]
+    assert {path.name for path in own_place.iterdir()} == {"mine.txt", directories.MARK}
     (own_place / "mine.txt").unlink()
     assert in_process("uninstall", "--yes").returncode == 0
     assert not own_place.exists()

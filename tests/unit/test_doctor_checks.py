@@ -372,10 +372,15 @@ def test_a_cost_that_was_not_shown_is_no_finding() -> None:
 
 
 def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:
-    reason = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'})
+    reason = preload({"shared_preload_libraries": 'auto_explain, "/opt/my lib"'}, {})
     assert "= 'auto_explain', '/opt/my lib', 'pg_stat_statements';" in reason
-    assert "= 'pg_stat_statements';" in preload({"shared_preload_libraries": ""})
-    assert "SHOW" in preload({})
+    assert "= 'pg_stat_statements';" in preload({"shared_preload_libraries": ""}, {})
+    assert "SHOW" in preload({}, {})
+    by_hand = preload(
+        {"shared_preload_libraries": "a"}, {"shared_preload_libraries": "command line"}
+    )
+    assert "ALTER SYSTEM" not in by_hand
+    assert "pg_stat_statements to -c shared_preload_libraries" in by_hand
 
 
 def test_names_are_quoted_where_they_must_be() -> None:

@@ -374,9 +374,14 @@ def test_what_a_session_obeys_only_when_it_begins_is_no_arm(name: str, context: 
 
 
 def test_facts_take_libraries_apart_and_survive_hidden_ones(catalogue: Catalogue) -> None:
-    rows: list[tuple[str, str, str]] = [
-        ("shared_preload_libraries", "postmaster", 'pgtare, "$libdir/auto_explain", /x/y.so'),
-        ("work_mem", "user", "4096"),
+    rows: list[tuple[str, str, str, str]] = [
+        (
+            "shared_preload_libraries",
+            "postmaster",
+            'pgtare, "$libdir/auto_explain", /x/y.so',
+            "default",
+        ),
+        ("work_mem", "user", "4096", "default"),
     ]
     facts = _facts(150020, list(rows), [])
     assert facts.preloaded == ("pgtare", "$libdir/auto_explain", "/x/y.so")
@@ -385,7 +390,7 @@ def test_facts_take_libraries_apart_and_survive_hidden_ones(catalogue: Catalogue
     kept = "shared_preload_libraries = 'pgtare', '$libdir/auto_explain', '/x/y.so', 'pg_stat"
     assert kept in missing.remedy  # without its path the server would not find y
     assert facts.start_only == {"shared_preload_libraries"}
-    hidden = _facts(150020, [("auto_explain.log_analyze", "superuser", "off")], [])
+    hidden = _facts(150020, [("auto_explain.log_analyze", "superuser", "off", "default")], [])
     assert hidden.preloaded is None
     assert hidden.loaded("auto_explain")
     assert not hidden.loaded("pg_stat_statements")

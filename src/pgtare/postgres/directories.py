@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -19,6 +20,8 @@ ROOT_DIRECTORY = Path("/var/lib/pgtare")
 # make splits paths at blanks, and conninfo strings and lists of directories at commas.
 #: What pgtare makes below its directory; whatever else is there is somebody's.
 SHELVES = ("drivers", "modules", "postgres", "probe", "restore", "servers")
+#: Marks a directory whose shelves pgtare has made.
+MARK = ".pgtare"
 PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+@=:~-]+")
 
 
@@ -118,11 +121,36 @@ def made_once(shelf_name: str, name: str, make: Callable[[Path], Path]) -> Path:
 def existing() -> Path | None:
     """The directory below which everything lives, if it has been made; UsageError as `place`."""
     base = _chosen()
-    return own_directory(base, 0o755) if os.path.exists(base) else None
+    return own_directory(base, 0o755) if os.path.exists(base / MARK) else None
+
+
+def of_others() -> list[tuple[Path, str]]:
+    """Directories as `existing`, of accounts that whoever calls us works with, and their names.
+
+    That is root's; and for root, that of the account that became it by sudo.
+    """
+    place, name = ROOT_DIRECTORY, "root"
+    if os.geteuid() == 0:
+        try:
+            account = pwd.getpwuid(int(os.environ["SUDO_UID"]))
+        except (KeyError, ValueError):
+            return []
+        place, name = Path(account.pw_dir) / ".cache/pgtare", account.pw_name
+    return [(place, name)] if os.path.exists(place / MARK) else []
 
 
 def _base() -> Path:
-    return own_directory(_chosen(), 0o755)
+    base = own_directory(_chosen(), 0o755)
+    there = [shelf for shelf in SHELVES if os.path.lexists(base / shelf)]
+    if (base / MARK).exists():
+        return base
+    if there:
+        raise UsageError(
+            f"{base} has {', '.join(there)}, which pgtare did not make: set {DIRECTORY_VARIABLE} "
+            "to an empty directory"
+        )
+    (base / MARK).touch()
+    return base
 
 
 def _chosen() -> Path:

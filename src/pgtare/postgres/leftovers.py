@@ -36,6 +36,10 @@ SELECT lower(name), setting, sourcefile, sourceline FROM pg_file_settings
 WHERE sourcefile <> current_setting('data_directory') || '/postgresql.auto.conf'
   AND (lower(name) = ANY(%s) OR split_part(lower(name), '.', 1) = ANY(%s)) ORDER BY 3, 4
 """
+_ON_COMMAND_LINE = """
+SELECT name, setting FROM pg_settings WHERE source = 'command line'
+  AND (name = ANY(%s) OR split_part(name, '.', 1) = ANY(%s)) ORDER BY 1
+"""
 _TRACES_IN = "sql_trace.keep_directory"
 _IN_FORCE = "SELECT current_setting(%s, true)"
 #: Kept traces
@@ -72,6 +76,7 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             wanted = (list(PRELOAD_SETTINGS), _OWN)
             settings = pooler.rows(connection, _IN_FILES, *wanted)
             by_hand = pooler.rows(connection, _BY_HAND, *wanted)
+            by_command = pooler.rows(connection, _ON_COMMAND_LINE, *wanted)
             loaded = module_setup.loaded(connection, _OWN)
             of_roles = pooler.rows(connection, OF_ROLES)
             ((in_force,),) = pooler.rows(connection, _IN_FORCE, _TRACES_IN)
@@ -95,8 +100,11 @@ def on_server(dsn: str) -> Iterator[Leftover]:
         if comment == mark(name):
             yield Leftover(f"database {name} of a load", _database_dropped(dsn, name))
     for name, value, file, line in by_hand:
-        if name not in PRELOAD_SETTINGS or any(names_library(str(value), own) for own in _OWN):
+        if _is_ours(name, value):
             yield Leftover(f"{name} in {file}, line {line}", _for_its_owner)
+    for name, value in by_command:
+        if _is_ours(name, value):
+            yield Leftover(f"{name} on the server's command line", _for_who_starts_it)
     for name, value in settings:
         if (taken := _taken_out(sql.SQL("ALTER SYSTEM"), name, value)) is not None:
             what, change = taken
@@ -110,6 +118,11 @@ def on_server(dsn: str) -> Iterator[Leftover]:
     places = [in_force, *(value for name, value, *_ in settings + by_hand if name == _TRACES_IN)]
     for directory in dict.fromkeys(filter(None, places)):
         yield from _traces(dsn, directory)
+
+
+def _is_ours(name: str, value: str) -> bool:
+    """Whether a setting is of pgtare, or a list of libraries that names one of pgtare's."""
+    return name not in PRELOAD_SETTINGS or any(names_library(str(value), own) for own in _OWN)
 
 
 def _altered(role: str | None, database: str | None) -> sql.Composable:
@@ -168,14 +181,24 @@ def in_installation(binaries: Binaries, dsn: str | None) -> Iterator[Leftover]:
 
 
 def own_files() -> Iterator[Leftover]:
-    """The directory of private servers, builds and downloads."""
+    """The directory of private servers, builds and downloads; and that of another account."""
     base = directories.existing()
     if base is not None:
         yield Leftover(f"{base} (private servers, builds)", lambda: _remove(base))
+    for place, account in directories.of_others():
+        yield Leftover(f"{place} of {account}", lambda name=account: _run_as(name))  # type: ignore[misc]
 
 
 def _for_its_owner() -> None:
     raise PgtareError("take it out of that file yourself, then restart the server")
+
+
+def _for_who_starts_it() -> None:
+    raise PgtareError("take it out of the command that starts the server, then restart it")
+
+
+def _run_as(account: str) -> None:
+    raise PgtareError(f"run the command as {account}")
 
 
 def _for_who_needs_them() -> None:
@@ -252,8 +275,9 @@ def _remove(base: Path) -> None:
         for shelf in directories.SHELVES:
             if (base / shelf).exists():
                 shutil.rmtree(base / shelf)
-        others = sorted(path.name for path in base.iterdir())
+        others = sorted({path.name for path in base.iterdir()} - {directories.MARK})
         if not others:
+            (base / directories.MARK).unlink()
             base.rmdir()
     except OSError as ex:
         raise PgtareError(f"cannot be removed: {ex.strerror}") from ex

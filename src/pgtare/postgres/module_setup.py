@@ -10,7 +10,12 @@ import psycopg
 
 from pgtare.errors import UsageError
 from pgtare.postgres import pooler
-from pgtare.postgres.settings import library_names, listed_libraries, preload_statement
+from pgtare.postgres.settings import (
+    library_names,
+    listed_libraries,
+    preload_on_command_line,
+    preload_statement,
+)
 
 #: From this version on pgtare gets shared memory without a restart.
 _SESSION_PRELOAD_MAJOR = 17
@@ -23,7 +28,7 @@ FROM unnest(%s::text[]) AS n (name)
 _CREATED = "SELECT extname FROM pg_extension WHERE extname = ANY(%s)"
 _AVAILABLE = "SELECT lower(name::text) FROM pg_catalog.pg_available_extensions"
 _LISTS = """
-SELECT name, setting FROM pg_settings
+SELECT name, setting, source = 'command line' FROM pg_settings
 WHERE name IN ('shared_preload_libraries', 'session_preload_libraries')
 """
 # What counts at the next start: the last line, that of ALTER SYSTEM if there is one.
@@ -40,7 +45,7 @@ def loaded(conn: psycopg.Connection[Any], names: Sequence[str]) -> frozenset[str
     Raises psycopg.Error.
     """
     found = {name for name, there in pooler.rows(conn, _SETTINGS, list(names)) if there}
-    for _, value in pooler.rows(conn, _LISTS):
+    for _, value, _ in pooler.rows(conn, _LISTS):
         found |= set(library_names(value or "")) & set(names)
     return frozenset(found)
 
@@ -101,11 +106,14 @@ def missing(why: str, steps: Sequence[str], instead: str = "") -> UsageError:
 
 
 def _preload(conn: psycopg.Connection[Any], unloaded: Sequence[str], own: Sequence[str]) -> str:
-    shared = dict(pooler.rows(conn, _LISTS)).get("shared_preload_libraries")
+    lists = {name: (value, fixed) for name, value, fixed in pooler.rows(conn, _LISTS)}
+    shared, on_command_line = lists.get("shared_preload_libraries", (None, False))
     with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
         for (setting,) in pooler.rows(conn, _AT_NEXT_START):
             shared = setting
-    if shared is None:  # hidden from this role
+    if on_command_line:
+        step = f"{preload_on_command_line(unloaded)} and restart the server"
+    elif shared is None:  # hidden from this role
         names = ", ".join(unloaded)
         step = f"add {names} to shared_preload_libraries, after what it names, and restart"
     else:

@@ -11,6 +11,7 @@ server's account: root never writes a file where that account could have put a l
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import time
@@ -26,6 +27,8 @@ SOCKET_PORT_DIGITS = 5
 # sun_path holds 107 bytes and its end; PostgreSQL puts "/.s.PGSQL.PORT" behind the directory.
 LONGEST_SOCKET_DIRECTORY = 107 - len("/.s.PGSQL.") - SOCKET_PORT_DIGITS
 SWEEP_SECONDS = 20.0
+_NAME_BYTES = 6
+_NAME = re.compile(f"[0-9a-f]{{{2 * _NAME_BYTES}}}")
 
 
 @dataclass
@@ -67,7 +70,7 @@ def claim(account: Account) -> Home:
     base = servers_directory()
     # Under the common lock, as a sweep must not see the directory before its own lock is held.
     with locked(base / ".lock"):
-        path = base / secrets.token_hex(6)
+        path = base / secrets.token_hex(_NAME_BYTES)
         path.mkdir(mode=0o711 if account.switch else 0o700)
         path.chmod(0o711 if account.switch else 0o700)
         lock_fd = _lock(path)
@@ -124,7 +127,7 @@ def _tried() -> list[tuple[Path, int | None]]:
         return [
             (path, _lock(path))
             for path in sorted(base.iterdir())
-            if not path.name.startswith(".") and path.is_dir()
+            if _NAME.fullmatch(path.name) and path.is_dir()
         ]
 
 

@@ -87,6 +87,14 @@ def preload_statement(libraries: Iterable[str]) -> str:
     return f"ALTER SYSTEM SET shared_preload_libraries = {quoted};"
 
 
+def preload_on_command_line(libraries: Iterable[str]) -> str:
+    """What to do instead where the command that starts the server sets the list: that outranks it.
+
+    libraries: those that the list lacks.
+    """
+    return f"add {', '.join(libraries)} to -c shared_preload_libraries of the server's command line"
+
+
 def listed_libraries(setting: str) -> list[str]:
     """The libraries of a list, without quotes: a quoted path may have commas."""
     found: list[tuple[str, str]] = re.findall(r'"((?:[^"]|"")*)"|([^",]+)', setting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -27,7 +28,11 @@ from pgtare.observing.doctor.session import Session
 from pgtare.observing.findings.read import Unreadable, size_of_texts
 from pgtare.observing.findings.statement_texts import MOST_BYTES, new_file
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
-from pgtare.postgres.settings import listed_libraries, preload_statement
+from pgtare.postgres.settings import (
+    listed_libraries,
+    preload_on_command_line,
+    preload_statement,
+)
 from pgtare.postgres.wait_counters import steady_clock
 from pgtare.postgres.wait_counters.model import Event
 
@@ -72,7 +77,7 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
             f"GRANT pg_read_all_stats TO {quoted};{where}",
         )
     if STATEMENTS not in {name for name, *_ in found}:
-        lack(STATEMENTS, *_absent(settings, database, where))
+        lack(STATEMENTS, *_absent(settings, sources, database, where))
     statements = extensions.get(STATEMENTS)
     if statements is not None and not statements.counts_deallocations:
         lack(
@@ -150,7 +155,9 @@ def _wrong_version(
     return mismatch(found)
 
 
-def _absent(settings: dict[str, str], database: str, where: str) -> tuple[str, str]:
+def _absent(
+    settings: Mapping[str, str], sources: Mapping[str, str], database: str, where: str
+) -> tuple[str, str]:
     """Why pg_stat_statements is not there, and what would change that."""
     if "pg_stat_statements.max" in settings:
         why = f"it is loaded, but database {database} lacks the extension"
@@ -158,12 +165,14 @@ def _absent(settings: dict[str, str], database: str, where: str) -> tuple[str, s
         remedy = f"CREATE EXTENSION pg_stat_statements;{where + ',' if where else '  --'} {other}"
     else:
         why = "it is not loaded"
-        remedy = f"{preload(settings)} and CREATE EXTENSION pg_stat_statements;"
+        remedy = f"{preload(settings, sources)} and CREATE EXTENSION pg_stat_statements;"
     return why, remedy
 
 
-def preload(settings: dict[str, str]) -> str:
+def preload(settings: Mapping[str, str], sources: Mapping[str, str]) -> str:
     """What loads pg_stat_statements next to the libraries that are loaded already."""
+    if sources.get("shared_preload_libraries") == "command line":
+        return f"-- {preload_on_command_line([STATEMENTS])}, then a restart"
     loaded = settings.get("shared_preload_libraries")
     line = preload_statement([*listed_libraries(loaded or ""), STATEMENTS])
     hidden = "with what SHOW prints of it, each name in quotes of its own; "
@@ -217,7 +226,7 @@ def _mend(ex: Unreadable, facts: DoctorFacts) -> str:
     if ex.privilege:
         return "-- a superuser can GRANT SELECT on its views and EXECUTE on its functions"
     if "shared_preload_libraries" in str(ex):
-        return preload(facts.settings)
+        return preload(facts.settings, facts.sources)
     return "-- try again; with a longer --interval the reading weighs less"
 
 

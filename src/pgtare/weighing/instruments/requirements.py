@@ -16,6 +16,7 @@ from pgtare.postgres.settings import (
     library_name,
     library_names,
     listed_libraries,
+    preload_on_command_line,
     preload_statement,
 )
 from pgtare.weighing.instruments.catalogue import near
@@ -31,6 +32,7 @@ class ServerFacts:
     (of the connected database): lower case. contexts: how each setting can be changed, as
     pg_settings names it. session_preloaded: names of libraries of session_preload_libraries.
     available: extensions whose files are installed, lower case; None if that is not known.
+    on_command_line: whether shared_preload_libraries is set there.
     """
 
     version_num: int
@@ -40,6 +42,7 @@ class ServerFacts:
     contexts: Mapping[str, str] = field(default_factory=dict)
     session_preloaded: tuple[str, ...] = ()
     available: frozenset[str] | None = None
+    on_command_line: bool = False
 
     @property
     def major(self) -> int:
@@ -73,7 +76,7 @@ class Missing:
         return f"{self.what}: {self.remedy}"
 
 
-_SETTINGS = "SELECT lower(name), context, setting FROM pg_catalog.pg_settings"
+_SETTINGS = "SELECT lower(name), context, setting, source FROM pg_catalog.pg_settings"
 _EXTENSIONS = "SELECT lower(extname::text) FROM pg_catalog.pg_extension"
 #: What a session that exists may set, but obeys only when it begins, or may not even set.
 _AT_LOGIN = frozenset({"session_preload_libraries", "local_preload_libraries"})
@@ -98,14 +101,18 @@ def read_facts(conn: psycopg.Connection[Any]) -> ServerFacts:
 
 
 def _facts(version_num: int, rows: list[TupleRow], extensions: list[str]) -> ServerFacts:
-    setting = {name: value for name, _, value in rows}
+    setting = {name: value for name, _, value, _ in rows}
     shared = setting.get("shared_preload_libraries")
     return ServerFacts(
         version_num=version_num,
         preloaded=None if shared is None else tuple(listed_libraries(shared)),
         setting_names=frozenset(setting),
         extensions=frozenset(extensions),
-        contexts={name: context for name, context, _ in rows},
+        contexts={name: context for name, context, _, _ in rows},
+        on_command_line=any(
+            name == "shared_preload_libraries" and source == "command line"
+            for name, _, _, source in rows
+        ),
         session_preloaded=library_names(setting.get("session_preload_libraries") or ""),
     )
 
@@ -147,8 +154,11 @@ def _version(entry: Entry, facts: ServerFacts) -> Missing | None:
 
 def _preload(library: str, entry: Entry, facts: ServerFacts) -> Missing:
     names = ("…",) if facts.preloaded is None else facts.preloaded
-    line = preload_statement((*names, library))
-    remedy = f"add {library} to shared_preload_libraries ({line}) and restart"
+    if facts.on_command_line:
+        remedy = f"{preload_on_command_line([library])} and restart"
+    else:
+        line = preload_statement((*names, library))
+        remedy = f"add {library} to shared_preload_libraries ({line}) and restart"
     names_of_it = {library, entry.needs.extension}
     if facts.available is not None and not facts.available & names_of_it and library not in _ALONE:
         remedy = (

@@ -1,0 +1,55 @@
+"""What pgtare makes and removes below its directory: nothing that somebody else has put there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgtare.errors import PgtareError, UsageError
+from pgtare.postgres import directories, leftovers, registry
+
+
+def test_a_directory_with_somebodys_servers_is_refused(own_place: Path) -> None:
+    theirs = own_place / "servers" / "web1" / "file"
+    theirs.parent.mkdir(parents=True)
+    theirs.touch()
+    with pytest.raises(UsageError, match="has servers, which pgtare did not make: set PGTARE_DIR"):
+        registry.sweep()
+    assert list(leftovers.own_files()) == []
+    assert theirs.exists()
+
+
+def test_only_servers_of_pgtares_own_are_swept(own_place: Path) -> None:
+    servers = registry.servers_directory()
+    theirs = servers / "web1" / "file"
+    theirs.parent.mkdir()
+    theirs.touch()
+    ours = servers / "0123456789ab"
+    ours.mkdir()
+    assert registry.sweep() == [ours]
+    assert theirs.exists()
+    (servers / "web1" / "file").unlink()
+    (servers / "web1").rmdir()
+    (own_place / "mine.c").touch()
+    (left,) = leftovers.own_files()
+    assert left.remove is not None
+    with pytest.raises(PgtareError, match=r"mine\.c in it is not of pgtare"):
+        left.remove()
+    assert {path.name for path in own_place.iterdir()} == {"mine.c", directories.MARK}
+
+
+def test_the_directory_of_root_is_named_to_others(
+    own_place: Path, open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = open_directory / "root"
+    monkeypatch.setattr(directories, "ROOT_DIRECTORY", roots)
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    assert directories.of_others() == []
+    roots.mkdir()
+    (roots / directories.MARK).touch()
+    (left,) = leftovers.own_files()
+    assert left.what == f"{roots} of root"
+    assert left.remove is not None
+    with pytest.raises(PgtareError, match="run the command as root"):
+        left.remove()
