@@ -23,7 +23,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/pgtare"
 cd "$(dirname "$0")/../.."
 # what is built or edited elsewhere in a checkout stays out of the package
-tar -c --exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude=pgtare-modules.json \
+tar -c --exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude=pgtare-modules.json --exclude=.built-for \
 	server debian docs/install.md docs/operations.md README.md CHANGELOG.md LICENSE |
 	tar -x -C "$work/pgtare"
 cd "$work/pgtare"

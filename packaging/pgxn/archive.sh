@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/pgtare-$version/docs"
 # what builds in a checkout have left stays out
 tar -C "$root/server" -c --exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude=clock \
-	--exclude=pgtare-modules.json . | tar -x -C "$work/pgtare-$version"
+	--exclude=pgtare-modules.json --exclude=.built-for . | tar -x -C "$work/pgtare-$version"
 cp "$root/packaging/pgxn/META.json" "$root/README.md" "$root/LICENSE" "$work/pgtare-$version"
 cp "$root/docs/wait-events.md" "$root/docs/sql-trace.md" "$work/pgtare-$version/docs"
 rm -f "$output/pgtare-$version.zip"

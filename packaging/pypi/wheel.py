@@ -29,7 +29,7 @@ def prebuild(binaries: Binaries, directory: Path) -> None:
         built = build_cached(binaries, name)
         for path in (built.so_path, built.control_path, *built.sql_paths):
             shutil.copy(path, directory)
-    write_manifest(binaries, directory, directory)
+    write_manifest(binaries, directory, directory, PRELOAD_ORDER)
     with tempfile.TemporaryDirectory() as work:
         source = Path(work, "driver")
         shutil.copytree(driver.driver_source(), source)

@@ -18,7 +18,7 @@ trap 'rm -rf "$work"' EXIT
 
 mkdir -p "$work/SOURCES"
 tar -C "$root" -czf "$work/SOURCES/pgtare-$version.tar.gz" --transform "s,^,pgtare-$version/," \
-	--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude=pgtare-modules.json \
+	--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude=pgtare-modules.json --exclude=.built-for \
 	server README.md CHANGELOG.md LICENSE
 for major in "$@"; do
 	set -- --define "_topdir $work" --define "pgmajorversion $major"

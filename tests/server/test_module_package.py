@@ -93,7 +93,7 @@ def test_a_debian_package_is_one(debian15: Binaries, open_directory: Path, tmp_p
     modules.install(debian15, "pgtare", destdir=tree)
     (libraries,) = tree.rglob("pgtare.so")
     (control,) = tree.rglob("pgtare.control")
-    module_package.write_manifest(debian15, libraries.parent, control.parent)
+    module_package.write_manifest(debian15, libraries.parent, control.parent, modules.PRELOAD_ORDER)
     (tree / "DEBIAN").mkdir()
     fields = "Package: p\nVersion: 0.4.0\nArchitecture: amd64\nMaintainer: p\nDescription: p\n"
     (tree / "DEBIAN" / "control").write_text(fields)
@@ -230,7 +230,7 @@ def test_modules_in_the_package_of_the_command_need_no_build(
     built = build_cached(copied, "pgtare")
     for path in (built.so_path, built.control_path, *built.sql_paths):
         shutil.copy(path, prebuilt)
-    module_package.write_manifest(copied, prebuilt, prebuilt)
+    module_package.write_manifest(copied, prebuilt, prebuilt, modules.PRELOAD_ORDER)
     monkeypatch.setattr(module_package, "_embedded_directory", lambda: prebuilt)
     monkeypatch.setattr(modules, "build_cached", no_build)
     modules.ensure_for_wheel(own, "pgtare")
@@ -249,6 +249,23 @@ def test_a_compiler_for_musl_is_refused_in_one_sentence(wheel: Binaries, tmp_pat
     assert done.returncode == 2
     (said,) = done.stderr.strip().splitlines()
     assert "the server modules need glibc, and this compiler (musl-gcc) builds for another" in said
+
+
+def test_objects_that_were_built_for_another_server_are_not_taken(
+    wheel: Binaries, tmp_path: Path
+) -> None:
+    sources = shutil.copytree(source_dir(), tmp_path / "server")
+    old = sources / "pgtare" / "module.o"
+    command = ["make", "-s", "-C", str(sources), f"PG_CONFIG={wheel.pg_config}", "same_server"]
+    old.touch()
+    subprocess.run(command, check=True)
+    assert not old.exists()
+    old.touch()
+    subprocess.run(command, check=True)
+    assert old.exists()
+    (sources / ".built-for").write_text("PostgreSQL 15.1 in /usr/include/postgresql/15/server\n")
+    subprocess.run(command, check=True)
+    assert not old.exists()
 
 
 # What a package of somebody else's could do

@@ -95,7 +95,11 @@ def test_a_package_keeps_its_files_until_it_is_asked_to_give_them_up(
     assert f"installed by the package {NAME} 9.9-1 ({library})" in message
     assert f"take it out first (`apt-get remove {NAME}`)" in message
     assert library.read_text() == "of the package"
-    with pytest.raises(UsageError, match=f"belongs to the package {NAME} 9.9-1: remove that with"):
+    with pytest.raises(
+        UsageError,
+        match=f"belongs to the package {NAME} 9.9-1, which may have others of pgtare, "
+        "wait_event_timing, sql_trace: remove that with",
+    ):
         modules.uninstall(copied, force=True)
     listed = " ".join(in_process("module", "list", *place).stdout.split())
     assert f"pgtare unknown {library} package {NAME} 9.9-1" in listed

@@ -10,8 +10,9 @@ from typing import IO
 
 import pytest
 
+from pgtare.cli.module import _next
 from pgtare.errors import UsageError
-from pgtare.postgres import leftovers, modules
+from pgtare.postgres import leftovers, module_package, modules
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.build import BuiltModule, describe
 from pgtare.postgres.signals import unwind_at_exit_signals
@@ -138,3 +139,28 @@ def test_uninstall_removes_what_a_killed_installation_left(installation: Binarie
     assert all(path.exists() for path in others)
     (libraries / ".first.so.a_b1c2d3").touch()  # of one that was killed before its first rename
     assert len(modules.uninstall(installation, "first", force=True)) == 1
+
+
+def test_only_what_was_installed_is_to_be_preloaded(installation: Binaries) -> None:
+    """A server does not start if a library of that list is missing."""
+    done = [modules.Installed(name, "1.0", "installed", ()) for name in NAMES]
+    (step,) = _next(installation, done)
+    assert "\nshared_preload_libraries = 'first, second'\n" in step
+
+
+def test_a_manifest_lists_no_libraries_of_others(
+    installation: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "arguments"
+    script = tmp_path / "manifest.sh"
+    script.write_text(f'printf "%s\\n" "$@" > {said}\n')
+    monkeypatch.setattr(module_package, "source_dir", lambda: tmp_path)
+    monkeypatch.setattr(module_package, "compiler_command", lambda _: "cc")
+    libraries = installation.pkglibdir
+    (libraries / "utf8_and_big5.so").touch()
+    module_package.write_manifest(
+        installation, libraries, installation.extension_dir, ("first", "second", "third")
+    )
+    found = [Path(line).name for line in said.read_text().splitlines()]
+    assert found[-2:] == ["first.so", "second.so"]
+    assert "utf8_and_big5.so" not in found

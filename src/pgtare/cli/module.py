@@ -92,7 +92,7 @@ def _next(found: binaries.Binaries, done: Sequence[modules.Installed]) -> Iterat
         if one.outcome != "unchanged" and one.package is not None:
             yield (
                 f"the package {one.package} will put its own files back when it is upgraded: take "
-                f"it out (`{one.package.removal}`), then install again"
+                f"it out (`{one.package.removal}`), then install all modules again"
             )
     if not any(one.outcome == "installed" for one in done):
         return
@@ -100,7 +100,7 @@ def _next(found: binaries.Binaries, done: Sequence[modules.Installed]) -> Iterat
         text = _NEXT_17 if found.major >= 17 else _NEXT_15
         yield text.replace("pgtare", done[0].module)
     else:
-        line = f"shared_preload_libraries = '{', '.join(modules.PRELOAD_ORDER)}'"
+        line = f"shared_preload_libraries = '{', '.join(one.module for one in done)}'"
         yield f"{_PRELOAD_ALL}:\n{line}\n{_NEXT_ALL}"
 
 

@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Literal
@@ -226,12 +226,15 @@ def require_fit(package: ModulePackage, binaries: Binaries) -> None:
         )
 
 
-def write_manifest(binaries: Binaries, directory: Path, extension: Path) -> Path:
+def write_manifest(
+    binaries: Binaries, directory: Path, extension: Path, modules: Sequence[str]
+) -> Path:
     """Make a directory of built modules one that can be installed from; gives the manifest.
 
-    directory: where the libraries are; extension: where control files and scripts are.
+    directory: where the libraries are, maybe with others'; extension: where control files and
+    scripts are. modules: those of them that are there are listed.
     """
-    libraries = sorted(directory.glob("*.so"))
+    libraries = [path for name in modules if (path := directory / f"{name}.so").exists()]
     arguments = [str(binaries.pg_config), compiler_command(binaries)]
     arguments += [os.path.relpath(extension, directory), *map(str, libraries)]
     done = subprocess.run(

@@ -198,7 +198,7 @@ def install_all(
     if any(one.outcome != "unchanged" for one in done):
         _remove_manifest(libraries)
     if destdir is not None and package is None:
-        module_package.write_manifest(binaries, libraries, extensions)
+        module_package.write_manifest(binaries, libraries, extensions, PRELOAD_ORDER)
     return done
 
 
@@ -278,8 +278,9 @@ def uninstall(
         files.append(manifest)
     if destdir is None and (owner := owning_package(binaries, module)):
         raise UsageError(
-            f"{library} belongs to the package {owner}: remove that with `{owner.removal}`, once "
-            f"no setting of a server names {module}"
+            f"{library} belongs to the package {owner}, which may have others of "
+            f"{', '.join(PRELOAD_ORDER)}: remove that with `{owner.removal}`, once no setting of a "
+            "server names any of them"
         )
     if destdir is None and not force:
         _refuse_if_used(binaries, module, library, dsn)
@@ -322,7 +323,8 @@ def _describe_conflict(
         return (
             f"{what} of {built.module} is already installed by the package {owner} "
             f"({differing[0]}), and this is version {built.version}: upgrade the package, or take "
-            f"it out first (`{owner.removal}`); --force replaces its files until it is upgraded"
+            f"it out first (`{owner.removal}`) and install all modules of it; --force replaces its "
+            "files until it is upgraded"
         )
     return (
         f"{what} of {built.module} is already installed ({differing[0]} differs) and this is "
