@@ -46,6 +46,15 @@ def test_a_server_that_was_weighed_to_its_end_is_done_though_all_is_stopped(tmp_
         assert made.directory.state.of("a").state == state
 
 
+def test_no_rows_of_a_server_are_kept_once_its_trial_has_ended(tmp_path: Path) -> None:
+    made = coordinator(tmp_path / "x")
+    made.guard._pending["a"] = empty()
+    job = _Job(made, "a", LAST)
+    job.end = TrialEnd(500, 0.0)
+    made._ended(job)
+    assert made.guard._pending == {}
+
+
 class Crashing(ServerWeighing):
     """A server that what is weighed ends. exposed: names of those that had a trial."""
 

@@ -156,11 +156,6 @@ class Coordinator:
             self._failure = self._failure or ex
             self._stop()
 
-    def new_trial(self, server: str) -> None:
-        """A trial is about to begin on a server."""
-        with self._lock:
-            self.guard.new_trial(server)
-
     def _stop(self) -> None:
         if self._halted_s is None:
             self._halted_s = time.monotonic()
@@ -230,6 +225,8 @@ class Coordinator:
         """Write down how a job ended; whether it measured something."""
         server = self.directory.state.of(job.server)
         server.ended = _now()
+        with self._lock:
+            self.guard.ended(job.server)
         transactions = job.end.transactions if job.end else 0
         server.transactions += transactions
         error = job.error

@@ -43,9 +43,6 @@ _TRANSACTIONS = 3
 class Watcher(Protocol):
     """What watches the trials while they run; called by many threads."""
 
-    def new_trial(self, server: str) -> None:
-        """A trial is about to begin on a server."""
-
     def seen(self, server: str, design: Design, part: Observations) -> None:
         """Observations have just been read from a server."""
 
@@ -174,7 +171,6 @@ class ServerWeighing:
                 halt.set()
 
         measurement = Measurement(module, self._info, plan, "server of a fleet")
-        watcher.new_trial(self.name)
         got = recording.record(
             module,
             design,
@@ -210,12 +206,13 @@ class ServerWeighing:
     def weighing(self, command: list[str]) -> Weighing | None:
         """What the last trial gave, also if the server was lost in it; None if nothing.
 
-        Needs no server.
+        Needs no server. Only once: with many servers there is no memory to keep what all gave.
         """
-        if self._measurement is None:
+        measurement, self._measurement = self._measurement, None
+        if measurement is None:
             return None
         load = {"kind": "none", "application": self.request.application}
-        return self._measurement.weighing(load, command)
+        return measurement.weighing(load, command)
 
     def cut(self) -> None:
         """Cut the connection to a server that no longer answers; a trial hands over what was read.
