@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,7 @@ from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.fleet.state import FleetServerState, FleetState
 from pgtare.weighing.weigh.recording import Halt
 from tests.fleet_data import DESIGN
+from tests.sessions import eventually
 
 LAST = stages.Stage("all", ("a",), 1.0, 60.0, last=True)
 
@@ -31,7 +33,9 @@ def coordinator(path: Path) -> Coordinator:
     state = FleetState(command=["pgtare"], created="2026-01-01", design=DESIGN, servers=servers)
     guard = FleetGuard({}, {}, HarmLimits())
     console = Console(file=io.StringIO())
-    return Coordinator(FleetDirectory.create(path, state), {}, {}, guard, console, ["pgtare"])
+    directory = FleetDirectory.create(path, state)
+    weighings = {"a": Mock(spec=ServerWeighing)}
+    return Coordinator(directory, weighings, {}, guard, console, ["pgtare"])
 
 
 def test_a_server_that_was_weighed_to_its_end_is_done_though_all_is_stopped(tmp_path: Path) -> None:
@@ -53,6 +57,20 @@ def test_no_rows_of_a_server_are_kept_once_its_trial_has_ended(tmp_path: Path) -
     job.end = TrialEnd(500, 0.0)
     made._ended(job)
     assert made.guard._pending == {}
+
+
+@pytest.mark.parametrize(("whole", "trouble"), [(True, ""), (False, "the connection was lost")])
+def test_a_server_that_needs_no_trial_any_more_keeps_no_connection(
+    tmp_path: Path, whole: bool, trouble: str
+) -> None:
+    """A thousand take as many open files as a process usually may have."""
+    made = coordinator(tmp_path / "x")
+    job = _Job(made, "a", LAST)
+    job.end, job.whole = TrialEnd(500, 0.0, trouble), whole
+    made._ended(job)
+    close = made.weighings["a"].close
+    assert isinstance(close, Mock)
+    eventually(lambda: close.called, 5)
 
 
 class Crashing(ServerWeighing):

@@ -252,6 +252,8 @@ class Coordinator:
         else:
             server.state = "waiting"
         self.directory.save()
+        if server.state in ("done", "lost") and not job.is_alive():
+            self._leave(job.server)
         if server.state == "lost":
             count = numbers.counted(server.transactions, "transaction")
             kept = f"; what was read is in {SERVERS}/{server.name}" if job.kept else ""
@@ -263,6 +265,9 @@ class Coordinator:
         if job.end is not None:
             self._last_end_s = max(self._last_end_s, job.end.ended_s)
         return transactions > 0 and server.state != "lost"
+
+    def _leave(self, name: str) -> None:
+        threading.Thread(target=self.weighings[name].close, daemon=True).start()
 
     def _why(self) -> str:
         if self._crossing is not None:
@@ -298,8 +303,8 @@ class Coordinator:
         if state.ended_by == "time":
             state.stage = "ended"
         self.directory.save()
-        for weighing in self.weighings.values():
-            threading.Thread(target=weighing.close, daemon=True).start()
+        for name in self.weighings:
+            self._leave(name)
         if state.ended_by == "blind":
             raise MeasurementError(self._blind)
         if state.ended_by == "lost":
