@@ -18,7 +18,7 @@ from types import FrameType
 import psycopg
 from rich.console import Console
 
-from pgtare.errors import MeasurementError, PgtareError
+from pgtare.errors import DiskFull, MeasurementError, PgtareError
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import numbers
@@ -123,7 +123,8 @@ class Coordinator:
     def run(self) -> None:
         """Run all stages; the directory says more.
 
-        Raises MeasurementError if no server is left, or an early stage lost one or saw too little.
+        Raises MeasurementError if no server is left, an early stage lost one or saw too little, or
+        something could not be written.
         """
         state, design = self.directory.state, self.directory.state.design
         names = stages.order(
@@ -153,8 +154,12 @@ class Coordinator:
                     self._crossing, self._crossed_s = found, time.monotonic()
                     self._stop()
         except Exception as ex:  # a guard that fails guards nothing
-            self._failure = self._failure or ex
-            self._stop()
+            self._fail(ex)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop all; the error is raised once the trials have ended."""
+        self._failure = self._failure or error
+        self._stop()
 
     def _stop(self) -> None:
         if self._halted_s is None:
@@ -176,16 +181,23 @@ class Coordinator:
             self._console.print(f"pgtare: {title}, {stage.seconds:.0f} s", highlight=False)
         with Display(self._console, title, stage.lasts_s(at_once)) as display:
             while running or (waiting and not self.halt.wanted):
-                while waiting and len(running) < at_once and not self.halt.wanted:
-                    running.append(self._begin(waiting.pop(0), stage))
-                for job in list(running):
-                    if not job.is_alive() or job.given_up(self._halted_s):
-                        running.remove(job)
-                        measured |= self._ended(job)
-                        lost += [job.server] if job.lost_in_trial else []
+                try:
+                    while waiting and len(running) < at_once and not self.halt.wanted:
+                        running.append(self._begin(waiting.pop(0), stage))
+                    for job in list(running):
+                        if not job.is_alive() or job.given_up(self._halted_s):
+                            running.remove(job)
+                            measured |= self._ended(job)
+                            lost += [job.server] if job.lost_in_trial else []
+                except MeasurementError as ex:  # fleet.json could not be written
+                    self._fail(ex)
                 spent = time.monotonic() - self._stage_began
                 display.tick(spent, f"{self._seen:,} transactions, {self.guard.words()}")
                 time.sleep(_POLL_S)
+        if isinstance(self._failure, DiskFull):
+            goes_on = f"then --resume {self.directory.path} goes on"
+            then = goes_on if self._crossing is None else self._why()
+            raise DiskFull(f"{self._failure}; {then}") from self._failure
         if self._failure is not None:
             raise self._failure
         self._note_breach(stage)
@@ -230,14 +242,14 @@ class Coordinator:
         transactions = job.end.transactions if job.end else 0
         server.transactions += transactions
         error = job.error
-        if error is not None and not isinstance(error, PgtareError | psycopg.Error):
-            self._failure = self._failure or error
-            self._stop()
+        full = isinstance(error, DiskFull)  # the next server's trial would be for nothing, too
+        if error is not None and (full or not isinstance(error, PgtareError | psycopg.Error)):
+            self._fail(error)
         if job.end is not None and job.end.trouble:
             server.state, server.reason = "lost", job.end.trouble
             if error is not None:
                 server.reason += f"; what was read could not be kept: {first_line(error)}"
-        elif error is not None:
+        elif error is not None and not full:
             server.state, server.reason = "lost", first_line(error)
         elif job.end is None:
             server.state, server.reason = "lost", NO_ANSWER
@@ -272,6 +284,8 @@ class Coordinator:
     def _why(self) -> str:
         if self._crossing is not None:
             return f"the guard saw harm on {self._crossing.server}"
+        if self._failure is not None:
+            return first_line(self._failure)
         return "interrupted" if self._interrupted else "stopped"
 
     def _note_breach(self, stage: Stage) -> None:
