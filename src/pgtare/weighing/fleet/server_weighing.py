@@ -185,6 +185,8 @@ class ServerWeighing:
             arrived=lambda part: watcher.seen(self.name, design, part),
         )
         ended_s = time.monotonic()
+        if not stage.last and got.stopped_by == "time":  # kept only if all are stopped just then
+            got = replace(got, stopped_by="interrupt")
         self._measurement = None
         if len(got.observations) and (stage.last or halt.wanted or got.trouble):
             with contextlib.suppress(MeasurementError):
