@@ -239,6 +239,23 @@ def test_a_weighing_from_outside_knows_no_rate_of_yours(tmp_path: Path) -> None:
     assert "weighed from outside" in said
 
 
+def test_a_load_of_our_own_is_not_charged_as_yours(tmp_path: Path) -> None:
+    """pgbench runs as fast as it can."""
+    write_fleet(tmp_path / "f", SERVERS[:2])
+    file = tmp_path / "f" / "servers" / "db2" / store.RESULT_FILE
+    document = json.loads(file.read_text())
+    document["load"] = {"kind": "pgbench", "script": "select-only", "clients": 4}
+    file.write_text(json.dumps(document))
+    found = bill(tmp_path / "f")
+    assert {one["server"] for one in found["lines"]} == {"db1"}
+    assert {(one["server"], one["reason"]) for one in found["not_counted"]} == {
+        ("db2", "its load was pgtare's own, so the rate of your transactions is not known")
+    }
+    document["load"] = {}  # not recorded
+    file.write_text(json.dumps(document))
+    assert {one["server"] for one in bill(tmp_path / "f")["lines"]} == {"db1", "db2"}
+
+
 def test_settings_that_another_instrument_has_as_well_are_counted_once(tmp_path: Path) -> None:
     write_server(SERVERS[0], tmp_path / "m")
     both = {**OFF, "pg_stat_statements.track": "top", "track_io_timing": "on"}
