@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -150,3 +151,57 @@ def test_trials_are_stopped_and_waited_for_if_the_state_cannot_be_written(
         made._stage(Stage("all", ("b", "c"), 1.0, 60.0, last=True), 1)
     assert exposed == ["b"]
     assert ended.call_count == 1
+
+
+class Quiet(Crashing):
+    """A server of which nobody takes part before the last stage; c's sessions do."""
+
+    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+        self.exposed.append(f"{stage.name} {self.name}")
+        return TrialEnd(5 if stage.last or self.name == "c" else 0, time.monotonic())
+
+    def weighing(self, command: list[str]) -> Weighing | None:
+        found = Mock()
+        found.result.design.stopped_by = "time"
+        return found
+
+
+def test_a_canary_that_shows_nothing_is_passed_over_and_weighed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exposed = list[str]()
+    made = coordinator(tmp_path / "x", {name: Quiet(name, exposed) for name in "abc"})
+    monkeypatch.setattr(made.directory, "keep", Mock(return_value=True))
+    monkeypatch.setattr(made.guard, "blind", Mock(return_value=""))
+    made.run()
+    assert exposed[:3] == ["canary a", "canary b", "canary c"]
+    assert sorted(exposed[3:]) == ["all a", "all b", "all c", "few a", "few c"]
+    assert [server.state for server in made.directory.state.servers] == ["done"] * 3
+    assert made.directory.state.ended_by == "time"
+
+
+def test_a_server_that_was_passed_over_and_weighed_is_done_though_the_others_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lost(Quiet):
+        def trial(
+            self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher
+        ) -> TrialEnd:
+            end = super().trial(stage, traffic, halt, watcher)
+            return replace(end, trouble="it was lost") if stage.last else end
+
+    weighings = {"a": Quiet("a", []), "c": Lost("c", [])}
+    made = coordinator(tmp_path / "x", weighings)
+    monkeypatch.setattr(made.directory, "keep", Mock(return_value=True))
+    monkeypatch.setattr(made.guard, "blind", Mock(return_value=""))
+    made.run()
+    assert [server.state for server in made.directory.state.servers] == ["done", "lost"]
+
+
+def test_a_fleet_of_servers_that_show_nothing_is_not_weighed(tmp_path: Path) -> None:
+    exposed = list[str]()
+    made = coordinator(tmp_path / "x", {name: Quiet(name, exposed) for name in "ab"})
+    with pytest.raises(MeasurementError, match="no server is left: a: none of its sessions took"):
+        made.run()
+    assert exposed == ["canary a", "canary b"]
+    assert [server.state for server in made.directory.state.servers] == ["lost", "lost"]

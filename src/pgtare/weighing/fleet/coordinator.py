@@ -40,6 +40,8 @@ _HALTED_PATIENCE_S = 20.0
 #: How long a trial that was given up may take to hand over what was read, in s.
 _CUT_PATIENCE_S = 5.0
 _POLL_S = 0.05
+#: Why a server is lost that ran no transaction.
+_NOBODY = "none of its sessions took part"
 
 
 class _Job(threading.Thread):
@@ -89,7 +91,7 @@ class _Job(threading.Thread):
         now = time.monotonic()
         if halted is not None and now - halted > _HALTED_PATIENCE_S:
             return True
-        longest = self.stage.seconds * (1 if self.stage.last else 4)
+        longest = self.stage.seconds * (1 if self.stage.last else 5)  # all draws
         return now - self.began > longest + _PATIENCE_S
 
 
@@ -112,6 +114,7 @@ class Coordinator:
         self._console = console
         self._interrupted = False
         self._blind = ""  # why a stage before the last ended all
+        self._quiet = set[str]()  # no session took part before the last stage: no canaries
         self._seen = 0
         self._stage_began = time.monotonic()
         self._crossing: Crossing | None = None
@@ -136,9 +139,14 @@ class Coordinator:
                 alive = [name for name in names if state.of(name).state != "lost"]
                 if not alive:
                     break
+                alive.sort(key=self._quiet.__contains__)
                 plan = stages.plan(alive, design.duration_s, design.participation, design.canary_s)
                 left = [stage for stage in plan if stage.name not in done]
                 if not left:
+                    break
+                if self._quiet.issuperset(alive):
+                    for name in alive:
+                        state.of(name).state, state.of(name).reason = "lost", _NOBODY
                     break
                 if self._stage(left[0], len(left)):
                     done.append(left[0].name)
@@ -257,12 +265,13 @@ class Coordinator:
             server.state, server.reason = "done", ""
         elif self.halt.wanted:
             server.state, server.reason = "stopped", self._why()
-        elif not transactions:
-            server.state, server.reason = "lost", "none of its sessions took part"
         elif job.stage.last:
-            server.state, server.reason = "lost", "too little data"
+            server.state = "lost"
+            server.reason = "too little data" if transactions else _NOBODY
         else:
             server.state = "waiting"
+            if not transactions:
+                self._quiet.add(job.server)
         self.directory.save()
         if server.state in ("done", "lost") and not job.is_alive():
             self._leave(job.server)
