@@ -216,6 +216,7 @@ def test_what_has_no_interval_is_not_counted(tmp_path: Path) -> None:
     found = bill(tmp_path / "f")
     assert found["total"]["cores"]["lo"] > 0
     assert {one["server"] for one in found["lines"]} == {"db1"}
+    assert {one["server"] for one in found["servers"]} == {"db1"}  # not db2 with a sum of 0
     assert {(one["server"], one["reason"]) for one in found["not_counted"]} == {
         ("db2", "too few transactions for an interval")
     }
@@ -251,7 +252,13 @@ def test_a_load_of_our_own_is_not_charged_as_yours(tmp_path: Path) -> None:
     assert {(one["server"], one["reason"]) for one in found["not_counted"]} == {
         ("db2", "its load was pgtare's own, so the rate of your transactions is not known")
     }
-    document["load"] = {}  # not recorded
+    arms = document["arms"]
+    document["arms"] = [arm for arm in arms if arm["role"] != "instrument"]
+    file.write_text(json.dumps(document))
+    assert bill(tmp_path / "f")["not_counted"] == [
+        {"server": "db2", "name": "", "reason": "no instrument was weighed"}
+    ]
+    document |= {"load": {}, "arms": arms}  # a load that was not recorded
     file.write_text(json.dumps(document))
     assert {one["server"] for one in bill(tmp_path / "f")["lines"]} == {"db1", "db2"}
 

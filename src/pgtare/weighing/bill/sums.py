@@ -101,7 +101,11 @@ def make(
         if one.server in unweighed:
             found.append(_looks(one.server, unweighed.pop(one.server), price))
         lines += found
-        servers.append(_server(one, found, price))
+        if found:  # else its costs are not known, which is not that there are none
+            servers.append(_server(one, found, price))
+        elif not missing:
+            reason = "no instrument was weighed"
+            not_counted.append(NotCounted(server=one.server, name="", reason=reason))
     for server, cores in sorted(unweighed.items()):
         looks = _looks(server, cores, price)
         lines.append(looks)
