@@ -19,7 +19,7 @@ import pytest
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, read, words
-from tests.unit import sample_result
+from tests.fleet_data import MadeServer, write_server
 
 ROOT = Path(__file__).parents[2]
 #: What README.md and docs/install.md say that it takes at most.
@@ -126,7 +126,7 @@ def test_a_server_is_weighed_from_outside(run: Run, dsn: str, tmp_path: Path) ->
 
 
 def test_results_of_other_weighings_are_read(run: Run, tmp_path: Path) -> None:
-    sample_result.save(tmp_path / "r")
+    write_server(MadeServer("db"), tmp_path / "r")
     for command in ("report {}", "report {} --html {}/again.html", "bill {} --core-month 40"):
         done = run(command.replace("{}", str(tmp_path / "r")))
         assert done.returncode == 0, done.stderr

@@ -159,8 +159,6 @@ def test_a_canary_that_shows_the_guard_nothing_ends_all(
 class Unwatched:
     """A watcher that looks away."""
 
-    def new_trial(self, server: str) -> None: ...
-
     def seen(self, server: str, design: Design, part: Observations) -> None: ...
 
 

@@ -216,6 +216,7 @@ def test_what_has_no_interval_is_not_counted(tmp_path: Path) -> None:
     found = bill(tmp_path / "f")
     assert found["total"]["cores"]["lo"] > 0
     assert {one["server"] for one in found["lines"]} == {"db1"}
+    assert {one["server"] for one in found["servers"]} == {"db1"}  # not db2 with a sum of 0
     assert {(one["server"], one["reason"]) for one in found["not_counted"]} == {
         ("db2", "too few transactions for an interval")
     }
@@ -237,6 +238,29 @@ def test_a_weighing_from_outside_knows_no_rate_of_yours(tmp_path: Path) -> None:
     file.write_text(json.dumps(document))
     said = refused("bill", tmp_path / "m", status=1)
     assert "weighed from outside" in said
+
+
+def test_a_load_of_our_own_is_not_charged_as_yours(tmp_path: Path) -> None:
+    """pgbench runs as fast as it can."""
+    write_fleet(tmp_path / "f", SERVERS[:2])
+    file = tmp_path / "f" / "servers" / "db2" / store.RESULT_FILE
+    document = json.loads(file.read_text())
+    document["load"] = {"kind": "pgbench", "script": "select-only", "clients": 4}
+    file.write_text(json.dumps(document))
+    found = bill(tmp_path / "f")
+    assert {one["server"] for one in found["lines"]} == {"db1"}
+    assert {(one["server"], one["reason"]) for one in found["not_counted"]} == {
+        ("db2", "its load was pgtare's own, so the rate of your transactions is not known")
+    }
+    arms = document["arms"]
+    document["arms"] = [arm for arm in arms if arm["role"] != "instrument"]
+    file.write_text(json.dumps(document))
+    assert bill(tmp_path / "f")["not_counted"] == [
+        {"server": "db2", "name": "", "reason": "no instrument was weighed"}
+    ]
+    document |= {"load": {}, "arms": arms}  # a load that was not recorded
+    file.write_text(json.dumps(document))
+    assert {one["server"] for one in bill(tmp_path / "f")["lines"]} == {"db1", "db2"}
 
 
 def test_settings_that_another_instrument_has_as_well_are_counted_once(tmp_path: Path) -> None:

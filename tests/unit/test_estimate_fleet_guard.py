@@ -154,6 +154,9 @@ def look(
     )
 
 
+NOTHING = GuardLook(np.empty(0), np.empty(0), 0, 0, 0, 0, 0, 0)
+
+
 def guard(names: str, groups: str = "", alpha: float = ALPHA) -> HarmGuard:
     of = dict(zip(names, groups or names, strict=True))
     return HarmGuard({name: GuardedServer(of[name], 4600.0) for name in names}, alpha=alpha)
@@ -214,7 +217,7 @@ def test_servers_that_share_no_load_add_up_and_others_do_not() -> None:
             seen = look(rng, slower=1.5)
             apart.update(name, seen)
             together.update(name, seen)
-    assert apart.log_e_value() > together.log_e_value() + 2
+    assert apart.log_e_value > together.log_e_value + 2
 
 
 def test_harm_on_one_server_of_many_is_not_drowned() -> None:
@@ -236,19 +239,55 @@ def test_a_guard_gives_what_the_arrays_give() -> None:
     slow = sum(odds_wealth(s.arm_slow, s.base_slow, 200, 200, 2.0) for s in looks)
     aborts = sum(odds_wealth(s.arm_aborted, s.base_aborted, 200, 200, 1.5) for s in looks)
     each = np.array([log_mean(np.asarray(wealth)) for wealth in (body, slow, aborts)])
-    assert watching.log_e_value() == pytest.approx(float(log_mean(each)))
+    assert watching.log_e_value == pytest.approx(float(log_mean(each)))
+
+
+@pytest.mark.parametrize("groups", ["abcdef", "aabbba", "cccbba"])
+def test_a_look_at_one_server_gives_what_all_servers_anew_give(groups: str) -> None:
+    rng = np.random.default_rng(10)
+    watching = guard("abcdef", groups)
+    for name in rng.choice(list("abcdef"), 40):
+        watching.update(name, look(rng, slower=1.1))
+    harms = []
+    for wealth in watching._wealth.values():
+        of_servers = log_mean(wealth)
+        members = [[i for i in range(6) if groups[i] == group] for group in sorted(set(groups))]
+        harms.append(log_combined(np.array([log_mean(of_servers[each]) for each in members])))
+    expected = float(log_mean(np.array(harms)))
+    assert watching.log_e_value == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_a_look_costs_the_same_with_many_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a thousand servers would wait for each other, and leases would run out."""
+    calls = 0
+
+    def counting(logs: Floats) -> Floats:
+        nonlocal calls
+        calls += 1
+        return log_mean(logs)
+
+    monkeypatch.setattr("pgtare.estimate.fleet.guard.log_mean", counting)
+    counts = set()
+    for servers in (10, 2_000):
+        watching = HarmGuard({str(i): GuardedServer(str(i), 4600.0) for i in range(servers)})
+        calls = 0
+        watching.update("3", look(np.random.default_rng(11)))
+        watching.e_value()
+        counts.add(calls)
+    assert len(counts) == 1
 
 
 def test_evidence_beyond_all_numbers_is_a_number() -> None:
     watching = guard("a")
-    watching._wealth["body"]["a"][:] = 1e5
+    watching._wealth["body"][:] = 1e5
+    watching.update("a", NOTHING)
     assert watching.e_value() == pytest.approx(math.exp(700))
-    assert watching.log_e_value() == pytest.approx(1e5, rel=1e-4)
+    assert watching.log_e_value == pytest.approx(1e5, rel=1e-4)
 
 
 def test_evidence_of_just_the_threshold_is_a_breach() -> None:
     watching = guard("a")
     for of_servers in watching._wealth.values():
-        of_servers["a"][:] = threshold(ALPHA)
-    watching.update("a", GuardLook(np.empty(0), np.empty(0), 0, 0, 0, 0, 0, 0))
+        of_servers[:] = threshold(ALPHA)
+    watching.update("a", NOTHING)
     assert watching.breach is not None

@@ -118,7 +118,7 @@ def test_a_stage_without_a_whole_block_showed_nothing() -> None:
     guard = guard_of(rng)
     rows = trial(60, rng)
     for part in (rows[: 3 * RUN], rows[: 3 * RUN]):  # the second is of another trial
-        guard.new_trial("a")
+        guard.ended("a")
         guard.see("a", DESIGN, part)
     assert "no session finished a whole block of 96 transactions" in guard.blind(STAGE)
     guard.see("b", DESIGN, rows)
@@ -136,7 +136,7 @@ def test_blocks_of_an_earlier_trial_are_not_completed() -> None:
     guard = guard_of(rng)
     rows = trial(1, rng)
     guard.see("a", DESIGN, rows[: 2 * RUN])
-    guard.new_trial("a")
+    guard.ended("a")
     guard.see("a", DESIGN, rows[2 * RUN :])
     assert len(guard._pending["a"]) == 2 * RUN
 

@@ -84,13 +84,15 @@ class HarmGuard:
     """One arm's guard on all servers that run it.
 
     Make a new one for each stage of a rollout, with the servers of that stage and its share of α:
-    weights of servers that join later would otherwise depend on what was seen.
+    weights of servers that join later would otherwise depend on what was seen. log_e_value: the
+    logarithm of the e-value, which is the mean of body, tail and aborts.
     """
 
     servers: Mapping[str, GuardedServer]
     limits: HarmLimits = field(default_factory=HarmLimits)
     alpha: float = 0.05
     breach: Breach | None = None
+    log_e_value: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if not self.servers:
@@ -99,53 +101,47 @@ class HarmGuard:
             raise ValueError(f"alpha must be between 0 and 1, not {self.alpha}")
         if not all(0 < s.cap_us < math.inf for s in self.servers.values()):
             raise ValueError("a guard needs each server's cap: a finite time above zero")
-        self._wealth: dict[Harm, dict[str, Floats]] = {
-            harm: {name: np.zeros(_bets(harm)) for name in sorted(self.servers)} for harm in HARMS
-        }
+        self._at = {name: at for at, name in enumerate(sorted(self.servers))}
+        groups = [self.servers[name].group for name in self._at]
+        of_group = {group: at for at, group in enumerate(sorted(set(groups)))}
+        self._group = np.array([of_group[group] for group in groups])
+        self._wealth = {harm: np.zeros((len(groups), _bets(harm))) for harm in HARMS}
+        # logarithms of mean wealth; a look changes one server's and its group's
+        self._of_servers = {harm: np.zeros(len(groups)) for harm in HARMS}
+        self._of_groups = {harm: np.zeros(len(of_group)) for harm in HARMS}
 
     def update(self, server: str, look: GuardLook) -> None:
         """Count what a server added; the breach, if this is one, stays."""
         limits, cap_us = self.limits, self.servers[server].cap_us
+        at = self._at[server]
         if len(look.arm_us):
             added = body_wealth(look.arm_us, look.base_us, cap_us, limits.body)
-            self._wealth["body"][server] += added
-        self._wealth["tail"][server] += odds_wealth(
+            self._wealth["body"][at] += added
+        self._wealth["tail"][at] += odds_wealth(
             look.arm_slow, look.base_slow, look.arm_n, look.base_n, limits.tail
         )
-        self._wealth["aborts"][server] += odds_wealth(
+        self._wealth["aborts"][at] += odds_wealth(
             look.arm_aborted, look.base_aborted, look.arm_n, look.base_n, limits.aborts
         )
-        if self.breach is None and self.log_e_value() >= threshold(self.alpha):
+        group = self._group[at]
+        members = self._group == group
+        for harm, of_servers in self._of_servers.items():
+            of_servers[at] = log_mean(self._wealth[harm][at])
+            self._of_groups[harm][group] = log_mean(of_servers[members])
+        harms = [log_combined(self._of_groups[harm]) for harm in HARMS]
+        self.log_e_value = float(log_mean(np.array(harms)))
+        if self.breach is None and self.log_e_value >= threshold(self.alpha):
             self.breach = self._worst()
 
     def e_value(self) -> float:
         """Evidence that an arm harms some server beyond a limit: 1 is none, 1 / α is a breach."""
-        return _exp(self.log_e_value())
-
-    def log_e_value(self) -> float:
-        """Logarithm of the e-value: the mean of body, tail and aborts."""
-        return float(log_mean(np.array([self._of_harm(harm) for harm in HARMS])))
-
-    def _of_harm(self, harm: Harm) -> float:
-        groups: dict[str, list[float]] = {}
-        for name, logs in self._wealth[harm].items():
-            groups.setdefault(self.servers[name].group, []).append(float(log_mean(logs)))
-        of_groups = [float(log_mean(np.array(groups[group]))) for group in sorted(groups)]
-        return float(log_combined(np.array(of_groups)))
+        return math.exp(min(self.log_e_value, 700.0))
 
     def _worst(self) -> Breach:
-        by_evidence = {
-            (harm, name): float(log_mean(logs))
-            for harm in HARMS
-            for name, logs in self._wealth[harm].items()
-        }
-        harm, name = max(by_evidence, key=lambda key: by_evidence[key])
+        harm = max(HARMS, key=lambda harm: float(self._of_servers[harm].max()))
+        name = list(self._at)[int(self._of_servers[harm].argmax())]
         return Breach(harm, name, self.e_value())
 
 
 def _bets(harm: Harm) -> int:
     return len(BODY_BETS) if harm == "body" else len(ODDS_BETS)
-
-
-def _exp(log: float) -> float:
-    return math.exp(min(log, 700.0))

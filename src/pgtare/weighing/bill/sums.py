@@ -101,7 +101,11 @@ def make(
         if one.server in unweighed:
             found.append(_looks(one.server, unweighed.pop(one.server), price))
         lines += found
-        servers.append(_server(one, found, price))
+        if found:  # else its costs are not known, which is not that there are none
+            servers.append(_server(one, found, price))
+        elif not missing:
+            reason = "no instrument was weighed"
+            not_counted.append(NotCounted(server=one.server, name="", reason=reason))
     for server, cores in sorted(unweighed.items()):
         looks = _looks(server, cores, price)
         lines.append(looks)
@@ -238,6 +242,8 @@ def _line(
         return f"not verified: {reason_words.because(arm)}"
     if one.result.design.outside is not None:
         return "it was weighed from outside, where the rate of your transactions is not known"
+    if _load_was_ours(one.result):
+        return "its load was pgtare's own, so the rate of your transactions is not known"
     cpu_us = arm.effect.cpu_us if arm.effect else None
     interval = answer.us if basis == "service" else cpu_us
     if interval is None:
@@ -261,8 +267,12 @@ def _line(
     return _Line(shown, cores)
 
 
+def _load_was_ours(result: WeighResult) -> bool:
+    return bool(result.load.get("kind", "none") != "none")
+
+
 def _server(one: Weighed, lines: Sequence[_Line], price: Price | None) -> tuple[BillServer, Bounds]:
-    rate = transaction_rate(one.result)
+    rate = None if _load_was_ours(one.result) else transaction_rate(one.result)
     total = dependent_sum(line.bounds for line in lines)
     shown = BillServer(
         server=one.server,

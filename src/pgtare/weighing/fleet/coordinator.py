@@ -18,7 +18,7 @@ from types import FrameType
 import psycopg
 from rich.console import Console
 
-from pgtare.errors import MeasurementError, PgtareError
+from pgtare.errors import DiskFull, MeasurementError, PgtareError
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.kit import numbers
@@ -40,6 +40,8 @@ _HALTED_PATIENCE_S = 20.0
 #: How long a trial that was given up may take to hand over what was read, in s.
 _CUT_PATIENCE_S = 5.0
 _POLL_S = 0.05
+#: Why a server is lost that ran no transaction.
+_NOBODY = "none of its sessions took part"
 
 
 class _Job(threading.Thread):
@@ -89,7 +91,7 @@ class _Job(threading.Thread):
         now = time.monotonic()
         if halted is not None and now - halted > _HALTED_PATIENCE_S:
             return True
-        longest = self.stage.seconds * (1 if self.stage.last else 4)
+        longest = self.stage.seconds * (1 if self.stage.last else 5)  # all draws
         return now - self.began > longest + _PATIENCE_S
 
 
@@ -112,6 +114,7 @@ class Coordinator:
         self._console = console
         self._interrupted = False
         self._blind = ""  # why a stage before the last ended all
+        self._quiet = set[str]()  # no session took part before the last stage: no canaries
         self._seen = 0
         self._stage_began = time.monotonic()
         self._crossing: Crossing | None = None
@@ -123,7 +126,8 @@ class Coordinator:
     def run(self) -> None:
         """Run all stages; the directory says more.
 
-        Raises MeasurementError if no server is left, or an early stage lost one or saw too little.
+        Raises MeasurementError if no server is left, an early stage lost one or saw too little, or
+        something could not be written.
         """
         state, design = self.directory.state, self.directory.state.design
         names = stages.order(
@@ -135,9 +139,14 @@ class Coordinator:
                 alive = [name for name in names if state.of(name).state != "lost"]
                 if not alive:
                     break
+                alive.sort(key=self._quiet.__contains__)
                 plan = stages.plan(alive, design.duration_s, design.participation, design.canary_s)
                 left = [stage for stage in plan if stage.name not in done]
                 if not left:
+                    break
+                if self._quiet.issuperset(alive):
+                    for name in alive:
+                        state.of(name).state, state.of(name).reason = "lost", _NOBODY
                     break
                 if self._stage(left[0], len(left)):
                     done.append(left[0].name)
@@ -153,13 +162,12 @@ class Coordinator:
                     self._crossing, self._crossed_s = found, time.monotonic()
                     self._stop()
         except Exception as ex:  # a guard that fails guards nothing
-            self._failure = self._failure or ex
-            self._stop()
+            self._fail(ex)
 
-    def new_trial(self, server: str) -> None:
-        """A trial is about to begin on a server."""
-        with self._lock:
-            self.guard.new_trial(server)
+    def _fail(self, error: BaseException) -> None:
+        """Stop all; the error is raised once the trials have ended."""
+        self._failure = self._failure or error
+        self._stop()
 
     def _stop(self) -> None:
         if self._halted_s is None:
@@ -181,16 +189,23 @@ class Coordinator:
             self._console.print(f"pgtare: {title}, {stage.seconds:.0f} s", highlight=False)
         with Display(self._console, title, stage.lasts_s(at_once)) as display:
             while running or (waiting and not self.halt.wanted):
-                while waiting and len(running) < at_once and not self.halt.wanted:
-                    running.append(self._begin(waiting.pop(0), stage))
-                for job in list(running):
-                    if not job.is_alive() or job.given_up(self._halted_s):
-                        running.remove(job)
-                        measured |= self._ended(job)
-                        lost += [job.server] if job.lost_in_trial else []
+                try:
+                    while waiting and len(running) < at_once and not self.halt.wanted:
+                        running.append(self._begin(waiting.pop(0), stage))
+                    for job in list(running):
+                        if not job.is_alive() or job.given_up(self._halted_s):
+                            running.remove(job)
+                            measured |= self._ended(job)
+                            lost += [job.server] if job.lost_in_trial else []
+                except MeasurementError as ex:  # fleet.json could not be written
+                    self._fail(ex)
                 spent = time.monotonic() - self._stage_began
                 display.tick(spent, f"{self._seen:,} transactions, {self.guard.words()}")
                 time.sleep(_POLL_S)
+        if isinstance(self._failure, DiskFull):
+            goes_on = f"then --resume {self.directory.path} goes on"
+            then = goes_on if self._crossing is None else self._why()
+            raise DiskFull(f"{self._failure}; {then}") from self._failure
         if self._failure is not None:
             raise self._failure
         self._note_breach(stage)
@@ -230,17 +245,19 @@ class Coordinator:
         """Write down how a job ended; whether it measured something."""
         server = self.directory.state.of(job.server)
         server.ended = _now()
+        with self._lock:
+            self.guard.ended(job.server)
         transactions = job.end.transactions if job.end else 0
         server.transactions += transactions
         error = job.error
-        if error is not None and not isinstance(error, PgtareError | psycopg.Error):
-            self._failure = self._failure or error
-            self._stop()
+        full = isinstance(error, DiskFull)  # the next server's trial would be for nothing, too
+        if error is not None and (full or not isinstance(error, PgtareError | psycopg.Error)):
+            self._fail(error)
         if job.end is not None and job.end.trouble:
             server.state, server.reason = "lost", job.end.trouble
             if error is not None:
                 server.reason += f"; what was read could not be kept: {first_line(error)}"
-        elif error is not None:
+        elif error is not None and not full:
             server.state, server.reason = "lost", first_line(error)
         elif job.end is None:
             server.state, server.reason = "lost", NO_ANSWER
@@ -248,13 +265,16 @@ class Coordinator:
             server.state, server.reason = "done", ""
         elif self.halt.wanted:
             server.state, server.reason = "stopped", self._why()
-        elif not transactions:
-            server.state, server.reason = "lost", "none of its sessions took part"
         elif job.stage.last:
-            server.state, server.reason = "lost", "too little data"
+            server.state = "lost"
+            server.reason = "too little data" if transactions else _NOBODY
         else:
             server.state = "waiting"
+            if not transactions:
+                self._quiet.add(job.server)
         self.directory.save()
+        if server.state in ("done", "lost") and not job.is_alive():
+            self._leave(job.server)
         if server.state == "lost":
             count = numbers.counted(server.transactions, "transaction")
             kept = f"; what was read is in {SERVERS}/{server.name}" if job.kept else ""
@@ -267,9 +287,14 @@ class Coordinator:
             self._last_end_s = max(self._last_end_s, job.end.ended_s)
         return transactions > 0 and server.state != "lost"
 
+    def _leave(self, name: str) -> None:
+        threading.Thread(target=self.weighings[name].close, daemon=True).start()
+
     def _why(self) -> str:
         if self._crossing is not None:
             return f"the guard saw harm on {self._crossing.server}"
+        if self._failure is not None:
+            return first_line(self._failure)
         return "interrupted" if self._interrupted else "stopped"
 
     def _note_breach(self, stage: Stage) -> None:
@@ -301,8 +326,8 @@ class Coordinator:
         if state.ended_by == "time":
             state.stage = "ended"
         self.directory.save()
-        for weighing in self.weighings.values():
-            threading.Thread(target=weighing.close, daemon=True).start()
+        for name in self.weighings:
+            self._leave(name)
         if state.ended_by == "blind":
             raise MeasurementError(self._blind)
         if state.ended_by == "lost":

@@ -133,8 +133,8 @@ class FleetGuard:
         self._whole_blocks, self._came = Counter[str](), {}
         self._share = self._left / stages_left / max(arms, 1)
 
-    def new_trial(self, server: str) -> None:
-        """A new trial begins on a server: blocks of the one before are not completed any more."""
+    def ended(self, server: str) -> None:
+        """A server's trial has ended: its blocks are not completed any more."""
         self._pending.pop(server, None)
 
     def see(self, server: str, design: Design, part: Observations) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.estimate.trial.design import Design
+from pgtare.kit import files
 from pgtare.postgres import parallel
 from pgtare.postgres.inventory import Inventory, InventoryServer
 from pgtare.weighing.fleet import stages
@@ -27,6 +28,8 @@ from pgtare.weighing.weigh.request import Request
 
 #: How long a look at a server may take, in s.
 _LOOK_LIMIT_S = 30.0
+#: Open files of this process next to one for each server: libraries, what is written, threads.
+_OTHER_FILES = 100
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,8 @@ class Prepared:
 def prepare(request: FleetRequest) -> Prepared:
     """Look at the servers, all at once. Changes nothing there.
 
-    Raises UsageError if one is not ready, unless the request skips such, or if none is.
+    Raises UsageError if one is not ready, unless the request skips such, if none is, or if they
+    take more open files than this process may have.
     """
     _ = request.trial_design  # contradictions show before anything is begun
     directory = None
@@ -128,6 +132,12 @@ def prepare(request: FleetRequest) -> Prepared:
         servers = _left(directory.state, servers, request.out)
     else:
         check_target(request.out)
+    wanted, most = len(servers) + _OTHER_FILES, files.raise_descriptor_limit()
+    if most < wanted:
+        raise UsageError(
+            f"{_servers(len(servers))} take up to {wanted} open files and this process may have "
+            f"{most}: raise its hard limit, as root may (`ulimit -Hn {wanted}`)"
+        )
     weighings = {name: ServerWeighing(name, request.of(server)) for name, server in servers.items()}
     outcomes = parallel.for_each(
         servers, lambda name: weighings[name].look(), at_once=32, limit_s=_LOOK_LIMIT_S

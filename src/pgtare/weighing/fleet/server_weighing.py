@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
+import statistics
 import time
 import zlib
 from dataclasses import dataclass, replace
@@ -34,7 +36,7 @@ LEASE = Lease(seconds=15.0, every_s=3.0)
 _VANISHED_MS = 10_000
 #: Why a server is lost whose connection we cut.
 NO_ANSWER = "it no longer answers; the lease ends its trial"
-#: Draws until a session takes part, before a stage gives up.
+#: Draws until a session takes part, before a stage gives up. The last takes the whole stage.
 _DRAWS = 8
 #: A session that was drawn takes part after this many transactions, for certain.
 _TRANSACTIONS = 3
@@ -42,9 +44,6 @@ _TRANSACTIONS = 3
 
 class Watcher(Protocol):
     """What watches the trials while they run; called by many threads."""
-
-    def new_trial(self, server: str) -> None:
-        """A trial is about to begin on a server."""
 
     def seen(self, server: str, design: Design, part: Observations) -> None:
         """Observations have just been read from a server."""
@@ -145,16 +144,28 @@ class ServerWeighing:
         """The trial of a stage. A stage before the last one is drawn until somebody takes part."""
         self._connect_again()
         end = TrialEnd(0, time.monotonic())
-        for _ in range(1 if stage.last else _DRAWS):
-            own = Halt(of=halt)
-            end = self._one_trial(stage, traffic, own, watcher)
+        patience_s = [self._patience_s(stage, traffic)] * (0 if stage.last else _DRAWS - 1)
+        for each_s in (*patience_s, math.inf):
+            end = self._one_trial(stage, traffic, Halt(of=halt), watcher, each_s)
             if end.transactions or end.trouble or halt.wanted:
                 break
         return end
 
+    def _patience_s(self, stage: Stage, traffic: ServerTraffic) -> float:
+        """How long to wait for a session that was drawn: most of them would take part by then."""
+        mean = traffic.transactions_per_s / max(traffic.sessions, 1)
+        each = statistics.median(self.sample.per_s.values() or [mean])
+        return min(max(1.0, _TRANSACTIONS / max(each, 1e-3)), stage.seconds / 2)
+
     def _one_trial(
-        self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher
+        self,
+        stage: Stage,
+        traffic: ServerTraffic,
+        halt: Halt,
+        watcher: Watcher,
+        patience_s: float,
     ) -> TrialEnd:
+        """One draw. patience_s: after how long it is given up if nobody takes part."""
         module = self._module
         assert module is not None
         self._trials += 1
@@ -166,15 +177,12 @@ class ServerWeighing:
         )
         plan = planning.make_plan(module.conn, request)
         design = plan.design
-        each = traffic.transactions_per_s / max(traffic.sessions, 1)
-        patience_s = min(max(1.0, _TRANSACTIONS / max(each, 1e-3)), stage.seconds / 2)
 
         def tick(seconds: float, rows: int) -> None:
-            if not stage.last and not rows and seconds > patience_s:
+            if not rows and seconds > patience_s:
                 halt.set()
 
         measurement = Measurement(module, self._info, plan, "server of a fleet")
-        watcher.new_trial(self.name)
         got = recording.record(
             module,
             design,
@@ -189,6 +197,8 @@ class ServerWeighing:
             arrived=lambda part: watcher.seen(self.name, design, part),
         )
         ended_s = time.monotonic()
+        if not stage.last and got.stopped_by == "time":  # kept only if all are stopped just then
+            got = replace(got, stopped_by="interrupt")
         self._measurement = None
         if len(got.observations) and (stage.last or halt.wanted or got.trouble):
             with contextlib.suppress(MeasurementError):
@@ -210,12 +220,13 @@ class ServerWeighing:
     def weighing(self, command: list[str]) -> Weighing | None:
         """What the last trial gave, also if the server was lost in it; None if nothing.
 
-        Needs no server.
+        Needs no server. Only once: with many servers there is no memory to keep what all gave.
         """
-        if self._measurement is None:
+        measurement, self._measurement = self._measurement, None
+        if measurement is None:
             return None
         load = {"kind": "none", "application": self.request.application}
-        return self._measurement.weighing(load, command)
+        return measurement.weighing(load, command)
 
     def cut(self) -> None:
         """Cut the connection to a server that no longer answers; a trial hands over what was read.
