@@ -161,7 +161,7 @@ class FleetGuard:
 
     def crossing(self) -> Crossing | None:
         """The first guard that breached, if one did."""
-        for name, guard in self._guards.items():
+        for name, guard in list(self._guards.items()):
             if guard.breach is not None:
                 found = guard.breach
                 what = f"{name}: {_WORDS[found.harm]}"
@@ -201,7 +201,7 @@ class FleetGuard:
 
     def words(self) -> str:
         """How far the guard is from stopping the trials, for the progress line."""
-        highest = max((guard.e_value() for guard in self._guards.values()), default=1.0)
+        highest = max((guard.e_value() for guard in list(self._guards.values())), default=1.0)
         return f"evidence of harm {highest:.2g} of {1 / self._share:.0f}"
 
     def description(
