@@ -122,7 +122,7 @@ def test_idle_waits_are_left_out_of_all_waits() -> None:
 
 
 def test_headroom_that_is_not_there_is_reported() -> None:
-    workload = Workload.model_validate({"name": "W", "load": "50%", "idle_at_least": "20%"})
+    workload = Workload.model_validate({"name": "W", "idle_at_least": "20%"})
     assert evidence.judge_profile(workload, (), 0.05) == [
         "the processors idled 5 % of the time, not 20 %"
     ]

@@ -167,6 +167,11 @@ class Workload(Section):
     def _one_load(self) -> Workload:
         if self.builtin is not None and self.script is not None:
             raise ValueError("builtin and script are two loads: give one")
+        if self.load is not None and self.metric == "tps":
+            raise ValueError(
+                "with a load the rate is given, so that tps tests nothing: give metric = "
+                '"latency_p50_us" or "cpu_us"'
+            )
         return self
 
 
