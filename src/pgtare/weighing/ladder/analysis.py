@@ -136,6 +136,7 @@ def _workload(
             ),
             *caveats.dropped_by(dropped, found.dropped_by, words.block),
             *caveats.remarks(found.remarked, words.round),
+            *caveats.behind(found.behind, words.round),
         ),
         why_not=why_not,
         figure_units={figure.name: figure.unit for figure in workload.figure},

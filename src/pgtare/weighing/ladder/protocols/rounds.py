@@ -52,6 +52,8 @@ _LOGGED = 50_000
 _PROOF_S = (3, 10)
 #: A workload's own counter must grow by so much a transaction.
 _COUNTED = 0.9
+#: Transactions that are due by chance are this many SDs off, at most.
+_SCATTER = 4.0
 #: What getrusage counts may be a little late.
 SETTLE_S = 0.2
 
@@ -115,6 +117,9 @@ class Rounds(StudyProtocol):
                 )
             else:
                 found.kept[number] = block
+                for name, one in block.items():
+                    if undone := _behind(study, workload, one):
+                        found.behind[name].append(undone)
         return found
 
     def layout(self, study: DeclaredStudy) -> str:
@@ -223,6 +228,14 @@ def load_gates(workload: Workload, transactions: int, failures: int, counted: fl
             f"not by {_COUNTED:g} each"
         )
     return reasons
+
+
+def _behind(study: DeclaredStudy, workload: Workload, run: Run) -> str:
+    """What a run left undone of an open load; pgbench drops what is overdue at its end."""
+    due = run.machine.get("rate_tps", 0.0) * study.protocol.run
+    if due - run.transactions <= _SCATTER * math.sqrt(due) + workload.clients:
+        return ""
+    return f"{run.transactions:,} of {due:,.0f} transactions that were due"
 
 
 def _metrics(
