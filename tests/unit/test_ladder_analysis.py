@@ -269,7 +269,7 @@ def test_a_workload_that_shows_another_profile_has_no_number_and_no_runs() -> No
     proof = made["W1-proof"].model_copy(update={"failed": ("IO/DataFileRead: 3 % of the waits",)})
     assert remaining(found, steps(found), {"W1-proof": proof}, {}) == []
     (workload,) = analysed(found, {**made, "W1-proof": proof}).workloads
-    assert "did not show its profile" in workload.why_not
+    assert "its proof did not pass" in workload.why_not
     assert {c.verdict for c in workload.compared} == {"not_verified"}
 
 

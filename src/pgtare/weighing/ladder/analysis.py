@@ -167,7 +167,7 @@ def _why_not(
     if workload.name in skipped:
         return skipped[workload.name]
     if proof is not None and not proof.usable:
-        return "it did not show its profile: " + "; ".join(proof.failed)
+        return "its proof did not pass: " + "; ".join(proof.failed)
     if proof is None and kept:
         return "its waits were never looked at"
     if too_many_dropped(study, dropped, kept + dropped):

@@ -15,6 +15,7 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.ladder import (
     analysis,
+    evidence,
     gates,
     planning,
     scripts,
@@ -35,8 +36,8 @@ from pgtare.weighing.ladder.wording import count
 ASKING = "asking the servers about the study's settings"
 #: This many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
-#: How often a proof is tried again that failed while others had the processors.
-_DISTURBED_PROOFS = 5
+#: How often a proof is tried again that failed, if not by its profile alone.
+_PROOFS_AGAIN = 5
 #: How much longer than planned a run may take; it may have to fill tables first.
 _PATIENCE_S = 3600.0
 
@@ -180,7 +181,7 @@ def _conduct(
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
     context = StepContext(study, bench, directory.path, rates, scratch=directory.scratch())
     unmade: list[str] = []
-    disturbances = Counter[str]()
+    tried_again = Counter[str]()
     while steps := remaining(study, planned.steps, runs, skipped):
         step = steps[0]
         workload = study.the_workload(step.workload)
@@ -201,14 +202,13 @@ def _conduct(
             rates[name] = rate.rate_tps
         with watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
             run, samples = protocol.play(step, context)
-        # A proof that could not be made says nothing of the profile, nor does one whose processors
-        # others had: it is tried again.
-        others = disturbed(run, study) if disturbances[step.id] < _DISTURBED_PROOFS else []
-        disturbances[step.id] += bool(others)
-        if step.kind == "run" or (run.made and not others):
+        # A proof that could not be made says nothing of the profile.
+        again = why_again(run, study) if tried_again[step.id] < _PROOFS_AGAIN else []
+        tried_again[step.id] += bool(again)
+        if step.kind == "run" or (run.made and not again):
             directory.keep(run, samples)
             runs[step.id] = run
-        for reason in [*run.failed, *others]:
+        for reason in dict.fromkeys([*run.failed, *again]):
             display.say(f"{_name(step, study)}: {reason}")
         if run.made:
             unmade.clear()
@@ -233,11 +233,16 @@ def watched(seconds: float, end: Callable[[], None]) -> Iterator[None]:
         timer.cancel()
 
 
-def disturbed(run: Run, study: Study) -> list[str]:
-    """Why a proof that failed may have failed by other work on the machine; nothing else does."""
+def why_again(run: Run, study: Study) -> list[str]:
+    """What but its profile made a proof fail, or may have: a hiccup, other work on the machine."""
     if run.step.kind != "proof" or not run.made or not run.failed:
         return []
-    return gates.disturbed(run.machine["steal"], run.machine["other"], study.gates)
+    workload = study.the_workload(run.step.workload)
+    missed = evidence.judge_profile(workload, run.waits, run.machine["idle"])
+    return [
+        *(reason for reason in run.failed if reason not in missed),
+        *gates.disturbed(run.machine["steal"], run.machine["other"], study.gates),
+    ]
 
 
 def _end_if_hopeless(
