@@ -19,6 +19,7 @@ from pgtare.weighing.ladder import (
     gates,
     planning,
     scripts,
+    server_reading,
     settings_check,
 )
 from pgtare.weighing.ladder.directory import Directory
@@ -30,6 +31,7 @@ from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import Variant, Workload
 from pgtare.weighing.ladder.study_servers import Bench
 from pgtare.weighing.ladder.wording import count
 
@@ -158,16 +160,23 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
     display.say("starting every variant once")
     for variant in study.variant:
         try:
-            bench.serve(variant.name, possible[0])
+            _serve_once(bench, variant, possible[0])
         except MeasurementError as ex:
             raise MeasurementError(f"the variant {variant.name} cannot start: {ex}") from ex
     for workload in possible[1:]:
         try:
-            bench.serve(study.variant[0].name, workload)
+            _serve_once(bench, study.variant[0], workload)
         except MeasurementError as ex:
             raise MeasurementError(f"the workload {workload.name} cannot start: {ex}") from ex
     for workload in possible:
         study.played_by(workload).rehearse(study, bench, workload)
+
+
+def _serve_once(bench: Bench, variant: Variant, workload: Workload) -> None:
+    """Also read what every run reads, as the study's queries may give no number."""
+    serving = bench.serve(variant.name, workload)
+    with serving.connect() as conn:
+        server_reading.read(serving, conn)
 
 
 def _conduct(
