@@ -58,7 +58,7 @@ def conduct(planned: StudyPlan, console: Console) -> None:
             skipped = skipped_workloads(study, bench, planned.facts.servers)
             kept = directory.runs() if directory.begun else {}
             if not directory.begun or remaining(study, planned.steps, kept, skipped):
-                bench.check_disk(_own_servers_mb(study))
+                settings_check.check_disk(study, bench)
                 if not directory.begun:
                     with console.status(f"pgtare: {ASKING}"):
                         settings_check.check(study, bench, skipped)
@@ -68,11 +68,6 @@ def conduct(planned: StudyPlan, console: Console) -> None:
         raise
     except (OSError, psycopg.Error) as ex:
         raise MeasurementError(f"the study was stopped by an error: {_error_text(ex)}") from ex
-
-
-def _own_servers_mb(study: Study) -> float:
-    """Disk space in MB for the servers of protocols; those of one workload are there at a time."""
-    return max(study.played_by(w).disk_mb(study, w) for w in study.workload)
 
 
 def _error_text(ex: OSError | psycopg.Error) -> str:

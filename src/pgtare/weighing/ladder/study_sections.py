@@ -163,6 +163,11 @@ class Workload(Section):
     figure: tuple[Figure, ...] = ()
     activity: tuple[Activity, ...] = ()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether its load writes, as far as the study file shows."""
+        return self.writes or self.builtin in ("simple-update", "tpcb-like")
+
     @model_validator(mode="after")
     def _one_load(self) -> Workload:
         if self.builtin is not None and self.script is not None:
