@@ -11,7 +11,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.study_file import parse
-from tests.commands import in_process, refused
+from tests.commands import failed, in_process, refused
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -126,3 +126,22 @@ def test_an_installed_server_is_asked_as_well(tmp_path: Path, debian15: Binaries
     assert "variant plain: this server has no setting io_method" in refused(
         "ladder", study, "--dry-run"
     )
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT version()", "the query of the figure x gives 'PostgreSQL 1"),
+        ("SELECT 'NaN'::float", "the query of the figure x gives nan, which is no number"),
+        ("SELECT 1 FROM nowhere", 'the figure x cannot be read: relation "nowhere" does not'),
+    ],
+)
+def test_a_query_that_gives_no_number_ends_a_study_before_it_is_run(
+    tmp_path: Path, wheel: Binaries, query: str, expected: str
+) -> None:
+    figure = f'[[workload.figure]]\nname = "x"\nunit = "1/s"\nquery = "{query}"'
+    study, out = write(tmp_path, workload=figure), tmp_path / "out"
+    message = failed(in_process("ladder", study, "--out", out), 1)
+    assert "the variant plain cannot start: " in message
+    assert expected in message
+    assert not Directory(out).runs()

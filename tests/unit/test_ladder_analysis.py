@@ -214,6 +214,24 @@ def test_waits_other_than_stated_are_reported_and_drop_nothing() -> None:
     )
 
 
+def test_a_variant_that_cannot_keep_up_with_an_open_load_is_reported() -> None:
+    found = study(STUDY.replace('name = "W1"', 'name = "W1"\nload = "50%"\nmetric = "cpu_us"', 1))
+    made = {
+        key: run.model_copy(update={"machine": {**run.machine, "rate_tps": 20_300.0}})
+        for key, run in runs(found, EFFECTS).items()
+    }
+    assert analysed(found, made).workloads[0].caveats == ()  # by chance
+    for number in (2, 5):
+        change(made, number, "trace", transactions=18_000)
+    (workload,) = analysed(found, made).workloads
+    assert workload.rounds_kept == 10
+    (caveat,) = workload.caveats
+    assert caveat.startswith(
+        "trace could not keep up with the load in 2 rounds (it did 18,000 of 20,300 transactions "
+        "that were due): its latency is that of a queue that grows"
+    )
+
+
 def test_too_many_dropped_rounds_leave_no_number() -> None:
     found = study()
     made = runs(found, EFFECTS)
@@ -251,7 +269,7 @@ def test_a_workload_that_shows_another_profile_has_no_number_and_no_runs() -> No
     proof = made["W1-proof"].model_copy(update={"failed": ("IO/DataFileRead: 3 % of the waits",)})
     assert remaining(found, steps(found), {"W1-proof": proof}, {}) == []
     (workload,) = analysed(found, {**made, "W1-proof": proof}).workloads
-    assert "did not show its profile" in workload.why_not
+    assert "its proof did not pass" in workload.why_not
     assert {c.verdict for c in workload.compared} == {"not_verified"}
 
 

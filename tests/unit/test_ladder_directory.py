@@ -14,6 +14,7 @@ from pgtare.weighing.ladder import planning, scripts
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan, resumed
 from pgtare.weighing.ladder.study_file import parse
+from tests.commands import failed, in_process
 from tests.unit.simulated_study import STUDY, runs, study
 
 TEXT = STUDY.replace('name = "W1"', 'name = "W1"\nscript = "load.sql"\nclients = "2/core"')
@@ -129,3 +130,22 @@ def test_a_study_that_another_process_began_meanwhile_is_not_mixed(
     begun = begin(theirs).facts()
     with pytest.raises(UsageError, match="begun just now"):
         planning.check_continued(begun, mine.facts, {}, tmp_path)
+
+
+def test_a_report_of_a_study_in_which_nothing_counts_fails_as_its_run_does(
+    study_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    found = planned(study_file, out, seed=7)
+    known = found.facts.model_copy(update={"servers": {"main": "PostgreSQL 18.0"}})
+    directory = begin(dataclasses.replace(found, facts=known))
+    made = runs(found.study, {})
+    proof = made.pop("W1-proof")
+    for one in made.values():
+        directory.keep(one, {})
+    unfinished = in_process("ladder", "report", out)
+    assert unfinished.returncode == 0, unfinished.stderr
+    directory.keep(proof.model_copy(update={"failed": ("no wait was counted",)}), {})
+    message = failed(in_process("ladder", "report", out), 1)
+    assert "no workload counts: the page says of each why not" in message
+    assert (out / "report.html").exists()

@@ -61,6 +61,17 @@ def test_a_value_that_is_missing_is_reported(tmp_path: Path) -> None:
         scripts.place(study, STUDIES, tmp_path)
 
 
+@pytest.mark.parametrize("sum_", ["8 // n", "'8' + n"])
+def test_a_sum_that_cannot_be_done_is_reported(tmp_path: Path, sum_: str) -> None:
+    (tmp_path / "sum.sql.j2").write_text(f"SELECT {{{{ {sum_} }}}}")
+    workload = evictions().the_workload("E1")
+    workload = workload.model_copy(update={"script": "sum.sql.j2", "setup": None})
+    workload = workload.model_copy(update={"values": {"n": 0}})
+    study = evictions().model_copy(update={"workload": (workload,)})
+    with pytest.raises(UsageError, match=r"sum\.sql\.j2 cannot be filled in for E1: "):
+        scripts.place(study, tmp_path, tmp_path / "runs")
+
+
 def test_a_script_elsewhere_is_refused(tmp_path: Path) -> None:
     workload = evictions().the_workload("E1").model_copy(update={"setup": "../elsewhere.sql"})
     study = evictions().model_copy(update={"workload": (workload,)})

@@ -77,6 +77,12 @@ def test_mistakes_are_reported_with_their_line(right: str, wrong: str, expected:
     assert message.startswith(f"s.toml, line {line_of(text, changed)}: "), message
 
 
+def test_a_load_at_a_given_rate_is_not_tested_by_its_rate() -> None:
+    paced = STUDY.replace('name = "W1"', 'name = "W1"\nload = "50%"')
+    assert "with a load the rate is given, so that tps tests nothing" in refused(paced)
+    studies.parse(paced.replace("load =", 'metric = "cpu_us"\nload ='), "s.toml")
+
+
 def test_only_keys_of_the_same_section_are_suggested() -> None:
     message = refused(STUDY.replace('arm = "trace"', 'arm = "trace"\nname = "cost"', 1))
     assert message.endswith("unknown key 'name' in comparison")
@@ -108,6 +114,11 @@ def test_short_runs_may_be_dropped_more_often_where_the_file_says_so() -> None:
     assert (found.gates.dropped_at_most, found.made_quick().gates.dropped_at_most) == (0.25, 0.5)
     plain = study(STUDY)
     assert plain.made_quick().gates == plain.gates
+
+
+@pytest.mark.parametrize("path", [*SHIPPED.parent.glob("*.toml")], ids=lambda path: path.stem)
+def test_every_shipped_study_is_read(path: Path) -> None:
+    assert studies.read(path)[0].workload
 
 
 @pytest.mark.parametrize("quick", [False, True])

@@ -16,7 +16,6 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import files
 from pgtare.weighing.ladder import planning, run, settings_check, status, terminal
 from pgtare.weighing.ladder.page import write_page
-from pgtare.weighing.ladder.result import LadderResult
 
 RESULT, PAGE = "result.json", "report.html"
 
@@ -159,9 +158,7 @@ def _go_on(planned: planning.StudyPlan, destination: Destination) -> None:
         if planned.directory.begun and planned.directory.runs():
             _kept(planned)
         raise
-    found = _deliver(planned, destination)
-    if all(workload.why_not for workload in found.workloads):
-        raise MeasurementError("no workload counts: the page says of each why not")
+    _deliver(planned, destination)
 
 
 def _kept(planned: planning.StudyPlan) -> None:
@@ -175,7 +172,8 @@ def _kept(planned: planning.StudyPlan) -> None:
         )
 
 
-def _deliver(planned: planning.StudyPlan, destination: Destination) -> LadderResult:
+def _deliver(planned: planning.StudyPlan, destination: Destination) -> None:
+    """Raises MeasurementError, after it, if the study has ended and no workload counts."""
     with cli.stderr().status("pgtare: the tests and what they could have found"):
         result = run.result(planned)
     if not destination.printed:
@@ -186,4 +184,5 @@ def _deliver(planned: planning.StudyPlan, destination: Destination) -> LadderRes
     for what, name in (("page", PAGE), ("JSON", RESULT)):
         destination.tell(f"{what}: {where / name}")
     destination.write(result.to_json())
-    return result
+    if result.state != "unfinished" and all(workload.why_not for workload in result.workloads):
+        raise MeasurementError("no workload counts: the page says of each why not")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import psycopg
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pgtare.weighing.ladder.field_types import Name, SettingValue
@@ -46,11 +44,6 @@ class Activity(BaseModel):
         )
 
 
-def read(conn: psycopg.Connection[Any], wanted: tuple[Activity, ...]) -> dict[str, float]:
-    """The value of each counter."""
-    return {one.name: _value(conn, one.query) for one in wanted}
-
-
 def judge(
     wanted: tuple[Activity, ...],
     before: Mapping[str, float],
@@ -81,8 +74,3 @@ def judge(
         else:
             shown.append(f"{growth} in {active:,} transactions")
     return shown, against
-
-
-def _value(conn: psycopg.Connection[Any], query: str) -> float:
-    row = conn.execute(query.encode()).fetchone()
-    return float(row[0] or 0) if row else 0.0

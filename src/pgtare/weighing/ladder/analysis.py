@@ -136,6 +136,7 @@ def _workload(
             ),
             *caveats.dropped_by(dropped, found.dropped_by, words.block),
             *caveats.remarks(found.remarked, words.round),
+            *caveats.behind(found.behind, words.round),
         ),
         why_not=why_not,
         figure_units={figure.name: figure.unit for figure in workload.figure},
@@ -166,7 +167,7 @@ def _why_not(
     if workload.name in skipped:
         return skipped[workload.name]
     if proof is not None and not proof.usable:
-        return "it did not show its profile: " + "; ".join(proof.failed)
+        return "its proof did not pass: " + "; ".join(proof.failed)
     if proof is None and kept:
         return "its waits were never looked at"
     if too_many_dropped(study, dropped, kept + dropped):

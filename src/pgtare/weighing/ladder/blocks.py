@@ -25,13 +25,15 @@ FEWEST = 2
 class Gathered:
     """The blocks that count, those that do not, and what to report of the others.
 
-    shared: in how many rounds all had an event; remarked: each variant's remarks, a list a round.
+    shared: in how many rounds all had an event; remarked: each variant's remarks, a list a round;
+    behind: of rounds that count, what each variant left undone of an open load.
     """
 
     kept: Blocks = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     shared: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     remarked: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
+    behind: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def dropped_by(self) -> dict[str, int]:

@@ -83,6 +83,15 @@ def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> l
     ]
 
 
+def behind(by_variant: Mapping[str, Sequence[str]], noun: str) -> list[str]:
+    """Which variants could not keep up with an open load, each with an example."""
+    return [
+        f"{name} could not keep up with the load in {count(len(seen), noun)} (it did {seen[0]}): "
+        "its latency is that of a queue that grows; a lower load shows what a transaction pays"
+        for name, seen in by_variant.items()
+    ]
+
+
 _ALWAYS = (
     "Variants of one server binary share their code's layout; variants of different binaries "
     "differ in it as well, by a per cent or more, which is in no interval.",

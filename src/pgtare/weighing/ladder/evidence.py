@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import math
 import os
 import socket
 from collections import defaultdict
@@ -13,7 +14,8 @@ from typing import Any, Self
 
 import psycopg
 
-from pgtare.errors import PgtareError
+from pgtare.errors import MeasurementError, PgtareError
+from pgtare.postgres import own_session
 from pgtare.postgres.wait_counters import rates
 from pgtare.postgres.wait_counters.model import Counters, Event, EventRow
 from pgtare.postgres.wait_counters.reader import Reader, open_reader
@@ -46,10 +48,20 @@ def not_in_force(conn: psycopg.Connection[Any]) -> list[str]:
     return [f"{name} is not in force: {error}" for name, error in rows]
 
 
-def counter(conn: psycopg.Connection[Any], query: str) -> float:
-    """The value of a workload's own counter."""
-    row = conn.execute(query.encode()).fetchone()
-    return float(row[0] or 0) if row else 0.0
+def counter(conn: psycopg.Connection[Any], query: str, name: str) -> float:
+    """The value of a counter of the study. Raises MeasurementError with its name if it has none."""
+    try:
+        row = conn.execute(query.encode()).fetchone()
+    except psycopg.Error as ex:
+        raise MeasurementError(f"{name} cannot be read: {own_session.first_line(ex)}") from ex
+    (found, *_) = row or (0,)
+    try:
+        value = float(found or 0)
+    except (ValueError, TypeError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise MeasurementError(f"the query of {name} gives {found!r}, which is no number")
+    return value
 
 
 def disturbances(conn: psycopg.Connection[Any]) -> dict[str, str]:

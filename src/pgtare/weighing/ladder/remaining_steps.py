@@ -15,8 +15,8 @@ def remaining(
 ) -> list[Step]:
     """The steps still to be done.
 
-    None of a workload that showed another profile than its own, or whose dropped rounds are too
-    many for a number already.
+    None of a workload whose proof did not pass, or whose dropped rounds are too many for a number
+    already.
     """
     over = {workload.name for workload in study.workload if workload.name in skipped}
     for workload in study.workload:

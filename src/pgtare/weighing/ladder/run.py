@@ -15,9 +15,11 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.ladder import (
     analysis,
+    evidence,
     gates,
     planning,
     scripts,
+    server_reading,
     settings_check,
 )
 from pgtare.weighing.ladder.directory import Directory
@@ -29,14 +31,15 @@ from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
+from pgtare.weighing.ladder.study_sections import Variant, Workload
 from pgtare.weighing.ladder.study_servers import Bench
 from pgtare.weighing.ladder.wording import count
 
 ASKING = "asking the servers about the study's settings"
 #: This many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
-#: How often a proof is tried again that failed while others had the processors.
-_DISTURBED_PROOFS = 5
+#: How often a proof is tried again that failed, if not by its profile alone.
+_PROOFS_AGAIN = 5
 #: How much longer than planned a run may take; it may have to fill tables first.
 _PATIENCE_S = 3600.0
 
@@ -55,7 +58,7 @@ def conduct(planned: StudyPlan, console: Console) -> None:
             skipped = skipped_workloads(study, bench, planned.facts.servers)
             kept = directory.runs() if directory.begun else {}
             if not directory.begun or remaining(study, planned.steps, kept, skipped):
-                bench.check_disk(_own_servers_mb(study))
+                settings_check.check_disk(study, bench)
                 if not directory.begun:
                     with console.status(f"pgtare: {ASKING}"):
                         settings_check.check(study, bench, skipped)
@@ -65,11 +68,6 @@ def conduct(planned: StudyPlan, console: Console) -> None:
         raise
     except (OSError, psycopg.Error) as ex:
         raise MeasurementError(f"the study was stopped by an error: {_error_text(ex)}") from ex
-
-
-def _own_servers_mb(study: Study) -> float:
-    """Disk space in MB for the servers of protocols; those of one workload are there at a time."""
-    return max(study.played_by(w).disk_mb(study, w) for w in study.workload)
 
 
 def _error_text(ex: OSError | psycopg.Error) -> str:
@@ -157,16 +155,23 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
     display.say("starting every variant once")
     for variant in study.variant:
         try:
-            bench.serve(variant.name, possible[0])
+            _serve_once(bench, variant, possible[0])
         except MeasurementError as ex:
             raise MeasurementError(f"the variant {variant.name} cannot start: {ex}") from ex
     for workload in possible[1:]:
         try:
-            bench.serve(study.variant[0].name, workload)
+            _serve_once(bench, study.variant[0], workload)
         except MeasurementError as ex:
             raise MeasurementError(f"the workload {workload.name} cannot start: {ex}") from ex
     for workload in possible:
         study.played_by(workload).rehearse(study, bench, workload)
+
+
+def _serve_once(bench: Bench, variant: Variant, workload: Workload) -> None:
+    """Also read what every run reads, as the study's queries may give no number."""
+    serving = bench.serve(variant.name, workload)
+    with serving.connect() as conn:
+        server_reading.read(serving, conn)
 
 
 def _conduct(
@@ -180,7 +185,7 @@ def _conduct(
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
     context = StepContext(study, bench, directory.path, rates, scratch=directory.scratch())
     unmade: list[str] = []
-    disturbances = Counter[str]()
+    tried_again = Counter[str]()
     while steps := remaining(study, planned.steps, runs, skipped):
         step = steps[0]
         workload = study.the_workload(step.workload)
@@ -201,14 +206,13 @@ def _conduct(
             rates[name] = rate.rate_tps
         with watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
             run, samples = protocol.play(step, context)
-        # A proof that could not be made says nothing of the profile, nor does one whose processors
-        # others had: it is tried again.
-        others = disturbed(run, study) if disturbances[step.id] < _DISTURBED_PROOFS else []
-        disturbances[step.id] += bool(others)
-        if step.kind == "run" or (run.made and not others):
+        # A proof that could not be made says nothing of the profile.
+        again = why_again(run, study) if tried_again[step.id] < _PROOFS_AGAIN else []
+        tried_again[step.id] += bool(again)
+        if step.kind == "run" or (run.made and not again):
             directory.keep(run, samples)
             runs[step.id] = run
-        for reason in [*run.failed, *others]:
+        for reason in dict.fromkeys([*run.failed, *again]):
             display.say(f"{_name(step, study)}: {reason}")
         if run.made:
             unmade.clear()
@@ -233,11 +237,16 @@ def watched(seconds: float, end: Callable[[], None]) -> Iterator[None]:
         timer.cancel()
 
 
-def disturbed(run: Run, study: Study) -> list[str]:
-    """Why a proof that failed may have failed by other work on the machine; nothing else does."""
+def why_again(run: Run, study: Study) -> list[str]:
+    """What but its profile made a proof fail, or may have: a hiccup, other work on the machine."""
     if run.step.kind != "proof" or not run.made or not run.failed:
         return []
-    return gates.disturbed(run.machine["steal"], run.machine["other"], study.gates)
+    workload = study.the_workload(run.step.workload)
+    missed = evidence.judge_profile(workload, run.waits, run.machine["idle"])
+    return [
+        *(reason for reason in run.failed if reason not in missed),
+        *gates.disturbed(run.machine["steal"], run.machine["other"], study.gates),
+    ]
 
 
 def _end_if_hopeless(

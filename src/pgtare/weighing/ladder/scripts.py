@@ -52,8 +52,9 @@ def _filled(text: str, name: str, workload: Workload) -> str:
     )
     try:
         return maker.from_string(text).render(workload.values)
-    except jinja2.TemplateError as ex:
+    except (jinja2.TemplateError, ArithmeticError, TypeError, ValueError) as ex:
         where = f", line {ex.lineno}" if isinstance(ex, jinja2.TemplateSyntaxError) else ""
         raise UsageError(
-            f"the script {name}{where} cannot be filled in for {workload.name}: {ex.message}"
+            f"the script {name}{where} cannot be filled in for {workload.name}: "
+            f"{getattr(ex, 'message', ex)}"
         ) from ex

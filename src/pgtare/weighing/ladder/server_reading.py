@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from pgtare.postgres.wait_counters.model import EventRow
-from pgtare.weighing.ladder import activity, evidence
+from pgtare.weighing.ladder import evidence
 from pgtare.weighing.ladder.records import Wait
 from pgtare.weighing.ladder.study_sections import Workload
 from pgtare.weighing.ladder.study_servers import Serving
@@ -56,16 +56,24 @@ class ServerReading:
 
 
 def read(serving: Serving, conn: psycopg.Connection[Any]) -> ServerReading:
-    """Read a server. conn: a session in the workload's database, see `Serving.connect`."""
+    """Read a server. conn: a session in the workload's database, see `Serving.connect`.
+
+    Raises MeasurementError for a query of the study that gives no number.
+    """
     workload = serving.workload
     return ServerReading(
-        counter=evidence.counter(conn, workload.counter) if workload.counter else 0.0,
+        counter=evidence.counter(conn, workload.counter, "the counter")
+        if workload.counter
+        else 0.0,
         calm=evidence.disturbances(conn),
         events=evidence.read_events(serving),
-        activity=activity.read(conn, workload.activity),
+        activity={
+            one.name: evidence.counter(conn, one.query, f"the activity {one.name}")
+            for one in workload.activity
+        },
         # of a query its value, of the log its length
         figures={
-            figure.name: evidence.counter(conn, figure.query)
+            figure.name: evidence.counter(conn, figure.query, f"the figure {figure.name}")
             if figure.query
             else float(serving.cluster.log_path.stat().st_size)
             for figure in workload.figure

@@ -32,7 +32,7 @@ def show(planned: StudyPlan, console: Console) -> None:
         if workload.name in skipped:
             state = f"left out: {skipped[workload.name]}"
         elif proof is not None and not proof.usable:
-            state = "did not show its profile"
+            state = "its proof did not pass"
         else:
             state = "begun" if own and open_here else "to do" if open_here else "done"
         failed = sum(not run.usable for run in own)

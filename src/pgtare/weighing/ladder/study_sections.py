@@ -163,10 +163,20 @@ class Workload(Section):
     figure: tuple[Figure, ...] = ()
     activity: tuple[Activity, ...] = ()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether its load writes, as far as the study file shows."""
+        return self.writes or self.builtin in ("simple-update", "tpcb-like")
+
     @model_validator(mode="after")
     def _one_load(self) -> Workload:
         if self.builtin is not None and self.script is not None:
             raise ValueError("builtin and script are two loads: give one")
+        if self.load is not None and self.metric == "tps":
+            raise ValueError(
+                "with a load the rate is given, so that tps tests nothing: give metric = "
+                '"latency_p50_us" or "cpu_us"'
+            )
         return self
 
 

@@ -38,8 +38,16 @@ QUIET: dict[str, Value] = {
     "max_connections": 200,
 }
 MB_A_SCALE = 16
-_WAL_MB = 4_096
+_WAL_MB = 4_096  # while tables are filled, at least
+_UNITS_MB = {"kB": 1 / 1024, "MB": 1, "GB": 1024, "TB": 1024**2}
 _RESERVE = 1.2
+# pgbench's own tables first: what is read last stays if not all has room
+_PREWARM = r"""
+SELECT pg_prewarm(oid::regclass) FROM pg_class
+ WHERE relkind IN ('r', 'm', 'i') AND relpersistence <> 't'
+   AND relnamespace <> ALL ('{pg_catalog, information_schema, pg_toast}'::regnamespace[])
+   AND (%s OR relname LIKE 'pgbench\_%%')
+ ORDER BY relname NOT LIKE 'pgbench\_%%'"""
 
 
 @dataclass(frozen=True)
@@ -118,9 +126,9 @@ class Bench:
 
         more_mb: what protocols need for servers of their own.
         """
-        servers = {v.server for v in self.study.variant}
         scales = {w.scale for w in self.study.workload}
-        needed_mb = len(servers) * (MB_A_SCALE * sum(scales) + _WAL_MB) + more_mb
+        wal_mb = self._wal_mb()
+        needed_mb = len(wal_mb) * MB_A_SCALE * sum(scales) + sum(wal_mb.values()) + more_mb
         needed = _RESERVE * 1e6 * needed_mb
         place = servers_directory()
         free = shutil.disk_usage(place).free
@@ -128,8 +136,20 @@ class Bench:
             raise UsageError(
                 f"the study's data take about {needed / 1e9:.0f} GB below {place}, where "
                 f"{free / 1e9:.0f} GB are free: lower the scales, or let PGTARE_DIR name a larger "
-                "disk"
+                "disk" + (", or lower max_wal_size" if max(wal_mb.values()) > _WAL_MB else "")
             )
+
+    def _wal_mb(self) -> dict[str, float]:
+        """The WAL that each server may come to keep, in MB."""
+        found: dict[str, float] = {}
+        for variant in self.study.variant:
+            most = [
+                _megabytes({**_static_settings(variant, w), **variant.runtime}["max_wal_size"])
+                for w in self.study.workload
+                if w.is_writing
+            ]
+            found[variant.server] = max(_WAL_MB, found.get(variant.server, 0.0), *most)
+        return found
 
     def serve(self, name: str, workload: Workload) -> Serving:
         """Put a variant into force for a workload and make its data as every run finds them.
@@ -319,10 +339,7 @@ def make_ready(dsn: str, workload: Workload, variant: str = "a variant", setup: 
             conn.execute("VACUUM (ANALYZE)")
         if workload.prewarm:
             conn.execute("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
-            conn.execute(
-                "SELECT pg_prewarm(oid::regclass) FROM pg_class WHERE relkind IN ('r', 'i')"
-                " AND relname LIKE 'pgbench\\_%'"
-            )
+            conn.execute(_PREWARM, (bool(setup),))
         conn.execute("CHECKPOINT")
 
 
@@ -334,6 +351,12 @@ def _static_settings(variant: Variant, workload: Workload) -> dict[str, Value]:
         **variant.settings,
         "max_connections": max(200, workload.clients + 50),
     }
+
+
+def _megabytes(max_wal_size: Value) -> float:
+    """0 for what is no size, which servers refuse by its name."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(kB|MB|GB|TB)?", str(max_wal_size).strip())
+    return float(found[1]) * _UNITS_MB[found[2] or "MB"] if found else 0.0
 
 
 def carries(cluster: Cluster, module: str) -> bool:

@@ -317,7 +317,7 @@ def _spoiled(workload: Workload, variants: int, cores: int) -> str:
             f"it has more clients ({workload.clients}) than the machine has processors ({cores}) "
             "and each server would get a share of the concurrency only"
         )
-    if workload.writes or workload.builtin in ("simple-update", "tpcb-like"):
+    if workload.is_writing:
         return "it writes and the servers would share the disk's queue"
     if workload.figure:
         return "its figures are counted in whole runs of one server"

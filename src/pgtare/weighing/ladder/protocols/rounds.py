@@ -21,7 +21,7 @@ from pgtare.estimate.ties import mid_quantiles
 from pgtare.kit import machine
 from pgtare.kit.numbers import counted
 from pgtare.kit.window import Window
-from pgtare.postgres.load import TransactionLog, find_pgbench, run
+from pgtare.postgres.load import LoadSpec, TransactionLog, find_pgbench, run
 from pgtare.postgres.load.pgbench import RunResult
 from pgtare.weighing.ladder import (
     activity,
@@ -52,6 +52,8 @@ _LOGGED = 50_000
 _PROOF_S = (3, 10)
 #: A workload's own counter must grow by so much a transaction.
 _COUNTED = 0.9
+#: Transactions that are due by chance are this many SDs off, at most.
+_SCATTER = 4.0
 #: What getrusage counts may be a little late.
 SETTLE_S = 0.2
 
@@ -115,6 +117,9 @@ class Rounds(StudyProtocol):
                 )
             else:
                 found.kept[number] = block
+                for name, one in block.items():
+                    if undone := _behind(study, workload, one):
+                        found.behind[name].append(undone)
         return found
 
     def layout(self, study: DeclaredStudy) -> str:
@@ -195,7 +200,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         step=step,
         started="",
         duration_s=0.0,
-        metrics=_metrics(got, latencies, window.ticks[0]),
+        metrics=_metrics(got, latencies, window.ticks[0], spec),
         figures=last.figures_since(first, log_path, workload, length),
         transactions=got.transactions,
         failed=tuple(failed),
@@ -225,17 +230,38 @@ def load_gates(workload: Workload, transactions: int, failures: int, counted: fl
     return reasons
 
 
-def _metrics(got: RunResult, latencies: np.ndarray, server_ticks: int) -> dict[str, float]:
+def _behind(study: DeclaredStudy, workload: Workload, run: Run) -> str:
+    """What a run left undone of an open load; pgbench drops what is overdue at its end."""
+    due = run.machine.get("rate_tps", 0.0) * study.protocol.run
+    if due - run.transactions <= _SCATTER * math.sqrt(due) + workload.clients:
+        return ""
+    return f"{run.transactions:,} of {due:,.0f} transactions that were due"
+
+
+def _metrics(
+    got: RunResult, latencies: np.ndarray, server_ticks: int, spec: LoadSpec
+) -> dict[str, float]:
     metrics = {
         "tps": got.tps,
         "cpu_us": 1e6 * server_ticks * machine.tick_s() / max(got.transactions, 1),
-        "latency_mean_us": 1000 * got.latency_ms,
+        "latency_mean_us": _mean_us(got, latencies, spec),
     }
     if len(latencies):
         # pgbench writes whole microseconds
         p50, p95, p99 = mid_quantiles(latencies, (0.5, 0.95, 0.99))
         metrics |= {"latency_p50_us": p50, "latency_p95_us": p95, "latency_p99_us": p99}
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _mean_us(got: RunResult, latencies: np.ndarray, spec: LoadSpec) -> float:
+    """The mean latency, finer than the whole microseconds that pgbench prints."""
+    if spec.rate is None:
+        return 1e6 * spec.clients / got.tps if got.tps else math.nan
+    printed = 1000 * got.latency_ms
+    if not len(latencies):
+        return printed
+    # The log may be a sample, whose mean can only get better by what is known of the whole.
+    return float(np.clip(latencies.mean(), printed - 0.5, printed + 0.5))
 
 
 def _proof_s(study: DeclaredStudy) -> int:
