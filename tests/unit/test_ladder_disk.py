@@ -12,7 +12,8 @@ from pgtare.weighing.ladder.settings_check import check_installations
 from tests.unit.simulated_study import STUDY, study
 from tests.unit.test_ladder_study_file import DUET
 
-WRITING = STUDY.replace('name = "W1"', 'name = "W1"\nbuiltin = "tpcb-like"')
+SHORT = STUDY.replace('name = "W1"', 'name = "W1"\nbuiltin = "tpcb-like"')
+WRITING = SHORT.replace('run = "1s"', 'run = "5m"')
 
 
 def refused(text: str, free_gb: float) -> str:
@@ -34,6 +35,7 @@ def limited(size: str, table: str) -> str:
     [
         (STUDY, 1.2 * (4.096 + 0.16)),
         (WRITING, 1.2 * (16.384 + 0.16)),
+        (SHORT, 1.2 * (4.096 + 0.16)),
         (limited("5000", 'name = "W1"'), 1.2 * (5.0 + 0.16)),
         (limited('"32GB"', 'name = "stats"'), 1.2 * (32.768 + 0.16)),
         (limited('"much"', 'name = "W1"'), 1.2 * (4.096 + 0.16)),

@@ -39,6 +39,7 @@ QUIET: dict[str, Value] = {
 }
 MB_A_SCALE = 16
 _WAL_MB = 4_096  # while tables are filled, at least
+_WAL_MB_A_SECOND = 200  # of a run; a checkpoint precedes each
 _UNITS_MB = {"kB": 1 / 1024, "MB": 1, "GB": 1024, "TB": 1024**2}
 _RESERVE = 1.2
 # pgbench's own tables first: what is read last stays if not all has room
@@ -142,13 +143,15 @@ class Bench:
     def _wal_mb(self) -> dict[str, float]:
         """The WAL that each server may come to keep, in MB."""
         found: dict[str, float] = {}
+        of_run = _WAL_MB_A_SECOND * self.study.protocol.run
         for variant in self.study.variant:
             most = [
                 _megabytes({**_static_settings(variant, w), **variant.runtime}["max_wal_size"])
                 for w in self.study.workload
                 if w.is_writing
             ]
-            found[variant.server] = max(_WAL_MB, found.get(variant.server, 0.0), *most)
+            written = min(max(most, default=0.0), of_run)
+            found[variant.server] = max(_WAL_MB, found.get(variant.server, 0.0), written)
         return found
 
     def serve(self, name: str, workload: Workload) -> Serving:
