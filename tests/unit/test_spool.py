@@ -201,6 +201,26 @@ def test_a_changed_manifest_is_damaged(tmp_path: Path) -> None:
         Spool.open(tmp_path, UNLIMITED)
 
 
+@pytest.mark.parametrize("lost", [(), ("spool.json",)])
+def test_a_spool_without_manifests_is_not_taken_for_a_new_one(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in (1, 2, 3):
+            commit(spool, index)
+    for name in (manifest.NEWEST, manifest.PREVIOUS, *lost):
+        (tmp_path / name).unlink()
+    if lost:
+        (tmp_path / "room").unlink()
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for _ in range(2):
+        with pytest.raises(PgtareError, match=r"neither manifest\.json nor .* is whole"):
+            Spool.open(tmp_path, UNLIMITED)
+    with pytest.raises(PgtareError, match=r"neither manifest\.json nor .* is whole"):
+        reader.query(tmp_path, "SELECT count(*) FROM ticks")
+    assert before <= set(tmp_path.rglob("*"))
+
+
 @pytest.mark.parametrize("damage", ["cut", "zeroes", "missing", "inside"])
 def test_a_damaged_segment_is_set_aside(tmp_path: Path, damage: str) -> None:
     with Spool.open(tmp_path, UNLIMITED) as spool:

@@ -20,7 +20,7 @@ from pgtare.keeping.spool import compaction, manifest, retention, rollup, segmen
 from pgtare.keeping.spool.believed_clock import BelievedClock
 from pgtare.keeping.spool.held import Held
 from pgtare.keeping.spool.lock import LOCK, Lock
-from pgtare.keeping.spool.manifest import CATALOGUES, KIND, READINGS, SpoolManifest
+from pgtare.keeping.spool.manifest import DIRECTORIES, KIND, SpoolManifest
 from pgtare.keeping.spool.publication import Publication, segment_id
 from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.segments import DamagedFile, Segment
@@ -38,7 +38,6 @@ _MOST_DROPS = 50
 _LEFT_SHARE = 0.99
 #: Losses of commits that the manifest keeps.
 _MOST_LOST = 10
-_DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
 _US = 1_000_000
 #: A clock that jumped ahead counts for roll-ups after this, s.
 _ROLL_UP_WAIT_S = 600
@@ -104,7 +103,7 @@ class Spool:
             volume.make_directory()
             _check_purpose(directory)
             lock = Lock(directory)
-            for name in _DIRECTORIES:
+            for name in DIRECTORIES:
                 volume.make_directory(name)
             return Spool(volume, lock, limits or SpoolLimits(), _identity(volume))
         except BaseException as ex:
@@ -426,10 +425,8 @@ class Spool:
 
     def _lose_newest(self) -> None:
         """The newest commit is lost: its number is not used again, as a store may know it."""
-        begin = len(self.uuid) + 1
-        names = (name for place in _DIRECTORIES for name in os.listdir(self._volume.path(place)))
-        numbers = [int(name[begin:][:10]) for name in names if name[begin:][:10].isdigit()]
-        before, self._seq = self._seq, max(self._seq + 1, *numbers)
+        used = manifest.commits(self._volume.root)
+        before, self._seq = self._seq, max({self._seq + 1, *used})
         lost = (*self._manifest.lost, (before + 1, self._seq))
         self._manifest = replace(self._manifest, lost=lost[-_MOST_LOST:])
 
@@ -441,7 +438,7 @@ class Spool:
     def _remove_left_overs(self) -> None:
         """Files of commits that were not completed."""
         known = self._manifest.files() | self._earlier
-        for directory in _DIRECTORIES:
+        for directory in DIRECTORIES:
             for name in os.listdir(self._volume.path(directory)):
                 if f"{directory}/{name}" not in known:
                     self._volume.remove(f"{directory}/{name}")
@@ -467,7 +464,7 @@ def _check_purpose(directory: Path) -> None:
     names = set(os.listdir(directory))
     if KIND.document in names:
         KIND.read(directory / KIND.document)
-    elif names - {LOCK, f"{KIND.document}.new", *_DIRECTORIES}:
+    elif names - {LOCK, f"{KIND.document}.new", *DIRECTORIES}:
         raise UsageError(
             f"{directory} is not empty and holds no {KIND.what}: it lacks {KIND.document}; name "
             "a directory that is new or empty"
