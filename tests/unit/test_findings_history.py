@@ -74,7 +74,7 @@ def test_time_before_the_stretch_does_not_count() -> None:
     # a stretch between two rows
     (found,) = history.of_rows(rows[:1], stretch).findings
     assert (found.open, found.active_s) == (True, 0.0)
-    assert "ts > T'2026-11-24 11:53:00" in stretch.sql("T'{}'")
+    assert "ts > T'2026-11-24 11:53:00" in stretch.condition("T'{}'")
     # ended before it, and begun after it
     later = Stretch(NOON + minutes(9.5), NOON + minutes(60))
     assert history.of_rows([row(10, "close")], later).findings == []

@@ -8,28 +8,32 @@ one, by `test_store_server.py`.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 
 from pgtare.errors import UsageError
 from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool.writer import Spool
-from pgtare.keeping.store import store_schema
+from pgtare.keeping.store import pushed_rows, store_schema
 from pgtare.keeping.store.address import PASSWORD, read
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect
 from pgtare.keeping.store.push_thread import PushThread
 from pgtare.keeping.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
-from tests.unit.spool_rows import UNLIMITED
+from tests.unit.spool_rows import UNLIMITED, random_rows
 from tests.unit.store_engine import COMMITS, commit, differences, filled
 
 
@@ -235,6 +239,35 @@ def test_a_page_over_a_store(stand_in: ClickHouseStandIn, store: StoreConnection
             answer = page.get(view)
             assert answer.status == 200, answer.text[:2000]
             assert "That did not work" not in answer.text
+
+
+def finding(at: datetime, **more: Any) -> pa.Table:
+    """A row of `findings`."""
+    given = {"ts": at, "since": at, "until": None, "server": "shop", "key": "lock/1", "class": 1}
+    given |= {"kind": "lock", "event": "open", "level": "warning", "title": "cron holds hot"}
+    given |= dict.fromkeys(("root", "gate", "traces"))
+    given |= {"remedy": "[]", "figures": "{}", "evidence": "one\ntwo", "victims": [2, 3], **more}
+    row = random_rows("findings", [at], each=1)
+    for name, value in given.items():
+        field = row.schema.field(name)
+        row = row.set_column(row.schema.names.index(name), field, pa.array([value], field.type))
+    return row
+
+
+@pytest.mark.parametrize("database", ["pgtare", "another"])
+def test_findings_of_a_store(tmp_path: Path, stand_in: ClickHouseStandIn, database: str) -> None:
+    url = stand_in.url.replace("/pgtare", f"/{database}")
+    now = datetime.now(UTC)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for number, title in enumerate(("cron holds hot", "only in part")):
+            spool.commit({"findings": finding(now, title=title, key=f"lock/{number}")}, {})
+    with connect(read(url)) as connection:
+        store_schema.make(connection)
+        SpoolPusher(tmp_path, lambda: connect(read(url)), 2, lambda level, why: None).step()
+        pushed_rows.mark(connection, spool.uuid, [("findings", f"{now:%Y-%m-%d}", 2)], partial=True)
+    done = in_process("findings", "--store", url, "--json")
+    titles = [one["title"] for one in json.loads(done.stdout)["findings"]]
+    assert titles == ["cron holds hot"]
 
 
 @pytest.mark.parametrize(

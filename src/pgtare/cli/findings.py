@@ -116,10 +116,12 @@ def _time(option: str, text: str) -> datetime:
 
 
 def _of_spool(directory: Path) -> Rows:
+    from pgtare.keeping.findings import history
     from pgtare.keeping.spool import reader
 
     def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
-        answer = reader.query(directory, stretch.sql("TIMESTAMP '{}'"))
+        condition = stretch.condition("TIMESTAMP '{}'")
+        answer = reader.query(directory, history.sql(f"SELECT * FROM findings WHERE {condition}"))
         for note in answer.notes:
             cli.say(f"pgtare: {note}", err=True)
         return answer.rows
@@ -128,14 +130,20 @@ def _of_spool(directory: Path) -> Rows:
 
 
 def _of_store(store: str) -> Rows:
-    from pgtare.keeping.store import address
+    from pgtare.keeping.findings import history
+    from pgtare.keeping.live import store_views
+    from pgtare.keeping.live.store_worker import SETTINGS
+    from pgtare.keeping.store import address, repair
     from pgtare.keeping.store.connection import connect
 
     found = address.read(store)
 
     def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
+        condition = stretch.condition("toDateTime64('{}', 6, 'UTC')")
         with connect(found) as connection:
-            return connection.rows(stretch.sql("toDateTime64('{}', 6, 'UTC')"))
+            partial = [one.table for one in repair.partial_seqs(connection)]
+            source = store_views.select("findings", found.database, condition, partial)
+            return connection.answer(history.sql(source), settings=SETTINGS)[1]
 
     return rows
 

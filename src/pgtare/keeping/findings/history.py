@@ -114,13 +114,17 @@ class Stretch:
         """The same stretch some time before."""
         return Stretch(self.begin - by, self.end - by)
 
-    def sql(self, time: str) -> str:
-        """The rows that may tell of it. time: makes a time of a text, `{}`."""
+    def condition(self, time: str) -> str:
+        """Which rows may tell of it. time: makes a time of a text, `{}`."""
         begin, end = (
             time.format(f"{at:%Y-%m-%d %H:%M:%S.%f}") for at in (self.begin - _WRITTEN, self.end)
         )
-        names = ", ".join(_COLUMNS)
-        return f"SELECT {names} FROM findings WHERE ts > {begin} AND ts <= {end} ORDER BY ts"
+        return f"ts > {begin} AND ts <= {end}"
+
+
+def sql(source: str) -> str:
+    """The rows of a SELECT of findings, for `of_rows`."""
+    return f"SELECT {', '.join(_COLUMNS)} FROM ({source}) AS found ORDER BY ts"
 
 
 def of_rows(
