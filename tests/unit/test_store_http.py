@@ -15,12 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import pyarrow as pa
 import pytest
 
 from pgtare.errors import UsageError
@@ -33,7 +31,8 @@ from pgtare.keeping.store.push_thread import PushThread
 from pgtare.keeping.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
-from tests.unit.spool_rows import UNLIMITED, random_rows
+from tests.unit.live_rows import ODD_SERVER, findings_each_minute
+from tests.unit.spool_rows import UNLIMITED
 from tests.unit.store_engine import COMMITS, commit, differences, filled
 
 
@@ -241,33 +240,31 @@ def test_a_page_over_a_store(stand_in: ClickHouseStandIn, store: StoreConnection
             assert "That did not work" not in answer.text
 
 
-def finding(at: datetime, **more: Any) -> pa.Table:
-    """A row of `findings`."""
-    given = {"ts": at, "since": at, "until": None, "server": "shop", "key": "lock/1", "class": 1}
-    given |= {"kind": "lock", "event": "open", "level": "warning", "title": "cron holds hot"}
-    given |= dict.fromkeys(("root", "gate", "traces"))
-    given |= {"remedy": "[]", "figures": "{}", "evidence": "one\ntwo", "victims": [2, 3], **more}
-    row = random_rows("findings", [at], each=1)
-    for name, value in given.items():
-        field = row.schema.field(name)
-        row = row.set_column(row.schema.names.index(name), field, pa.array([value], field.type))
-    return row
-
-
 @pytest.mark.parametrize("database", ["pgtare", "another"])
 def test_findings_of_a_store(tmp_path: Path, stand_in: ClickHouseStandIn, database: str) -> None:
     url = stand_in.url.replace("/pgtare", f"/{database}")
     now = datetime.now(UTC)
     with Spool.open(tmp_path, UNLIMITED) as spool:
-        for number, title in enumerate(("cron holds hot", "only in part")):
-            spool.commit({"findings": finding(now, title=title, key=f"lock/{number}")}, {})
+        for minute in range(3):
+            spool.commit({"findings": findings_each_minute(now, minute)}, {})
     with connect(read(url)) as connection:
         store_schema.make(connection)
-        SpoolPusher(tmp_path, lambda: connect(read(url)), 2, lambda level, why: None).step()
-        pushed_rows.mark(connection, spool.uuid, [("findings", f"{now:%Y-%m-%d}", 2)], partial=True)
-    done = in_process("findings", "--store", url, "--json")
-    titles = [one["title"] for one in json.loads(done.stdout)["findings"]]
-    assert titles == ["cron holds hot"]
+        SpoolPusher(tmp_path, lambda: connect(read(url)), 3, lambda level, why: None).step()
+        begin, end = (f"{now + timedelta(minutes=at):%Y-%m-%d %H:%M}Z" for at in (-1, 9))
+        stretch = ("--from", begin, "--to", end, "--json")
+        for server, count in ((None, 6), (ODD_SERVER, 3), ("none", 0)):
+            only = () if server is None else ("--server", server)
+            of_store, of_spool = (
+                json.loads(in_process("findings", *place, *stretch, *only).stdout)
+                for place in (("--store", url), ("--spool", tmp_path))
+            )
+            assert of_store == of_spool
+            assert len(of_store["findings"]) == count
+        days = {f"{now + timedelta(minutes=minute):%Y-%m-%d}" for minute in range(3)}
+        places = [("findings", day, seq) for day in days for seq in (1, 2, 3)]
+        pushed_rows.mark(connection, spool.uuid, places, partial=True)
+    partial = in_process("findings", "--store", url, *stretch)
+    assert json.loads(partial.stdout)["findings"] == []
 
 
 @pytest.mark.parametrize(
