@@ -36,6 +36,9 @@ _MOST_DROPS = 50
 #: A spool that is too large is made smaller than it may be, to this share. Each drop has rows in
 #: `gaps`, which stay: a drop at each commit would fill the spool with them within a year.
 _LEFT_SHARE = 0.99
+#: If drops give the disk less than half of their size back, as with snapshots, or on a file system
+#: that frees later, nothing more is dropped for others for so long, s.
+_DROP_WAIT_S = 30
 #: Losses of commits that the manifest keeps.
 _MOST_LOST = 10
 _US = 1_000_000
@@ -74,6 +77,7 @@ class Spool:
         self._age_clock = BelievedClock(known_us, _AGE_WAIT_S, _AGE_STEP_S)
         self._earlier = self._earlier_files()
         self._seq = self._manifest.seq
+        self._drops_wait_until_s = -math.inf
         if any(fault.name == manifest.NEWEST for fault in faults):
             self._lose_newest()
         for fault in faults:  # or the next commit would replace the previous manifest by it
@@ -296,15 +300,17 @@ class Spool:
         Raises OSError if what is dropped cannot be written down.
         """
         most_bytes: float = self._limits.most_bytes
+        short = first_short = self._short_bytes()
+        waits = time.monotonic() < self._drops_wait_until_s
         for _ in range(_MOST_DROPS):
             too_large = retention.total_bytes(self._manifest) > most_bytes
-            short = self._short_bytes()
-            if not too_large and short <= 0:
-                return None
+            if not too_large and (short <= 0 or waits):
+                break
             if too_large:
                 most_bytes = _LEFT_SHARE * self._limits.most_bytes
             retired = [name for name in self._manifest.retired if self._replaced_before(name)]
             if retired:
+                short -= sum(self._manifest.retired[name].bytes for name in retired)
                 with self._publication() as publication:
                     publication.forget_retired(retired)
                 for name in retired:
@@ -317,7 +323,14 @@ class Spool:
             if victim is None:
                 break
             self._drop_for_room(victim)
-        return self._reserve_reached() if self._short_bytes() > 0 else None
+            short -= victim.bytes
+        left = self._short_bytes()
+        if left <= 0:
+            return None
+        dropped = first_short - short
+        if dropped and first_short - left < dropped / 2:
+            self._drops_wait_until_s = time.monotonic() + _DROP_WAIT_S
+        return self._reserve_reached()
 
     def _short_bytes(self) -> int:
         """Bytes that are missing from the room left free for others."""
