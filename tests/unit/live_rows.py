@@ -23,6 +23,8 @@ from tests.unit.live_findings import HOSTILE_TEXT, finding_row, findings_of_shop
 
 TICK_S = 10
 SHOP, CLOUD = "shop", "cloud"
+#: A name that is to be quoted in SQL.
+ODD_SERVER = "o'b\\x"
 #: Statements of shop: identifier, role, database, text.
 STATEMENTS = (
     (6001, "checkout", "shop", "UPDATE stock SET left_over = left_over - $1 WHERE id = $2"),
@@ -300,6 +302,28 @@ def finding_table(server: str, found: list[dict[str, Any]]) -> pa.Table:
     """Rows of `findings`."""
     columns = {name: [one[name] for one in found] for name in found[0]}
     return rows("findings", {**_common(columns["ts"], server, 10, "sampled"), **columns})
+
+
+def findings_each_minute(begin: datetime, minute: int) -> pa.Table:
+    """Rows of two findings of two servers; the second ends in the second minute and
+    comes back."""
+    at = begin + timedelta(minutes=minute)
+    found = [
+        finding_row(
+            at,
+            "close" if key == "ended" and minute == 1 else "update",
+            key=key,
+            since=at if key == "ended" and minute == 2 else begin,
+            until=at if key == "ended" and minute == 1 else None,
+            share=0.5 / (minute + 1),
+            active_s=30.0 * minute,
+            victims=[minute, 7],
+            title=f"{key} {minute}",
+            **{"class": 1 + minute},
+        )
+        for key in ("open", "ended")
+    ]
+    return pa.concat_tables(finding_table(server, found) for server in (SHOP, ODD_SERVER))
 
 
 def all_rows(story: Story) -> dict[str, pa.Table]:

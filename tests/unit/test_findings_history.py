@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from pgtare.keeping.findings import history, show
 from pgtare.keeping.findings.history import KeptTraces, Stretch
+from pgtare.keeping.spool import reader
+from pgtare.keeping.spool.writer import Spool
+from tests.unit.live_rows import ODD_SERVER, findings_each_minute
+from tests.unit.spool_rows import UNLIMITED
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
@@ -74,7 +79,7 @@ def test_time_before_the_stretch_does_not_count() -> None:
     # a stretch between two rows
     (found,) = history.of_rows(rows[:1], stretch).findings
     assert (found.open, found.active_s) == (True, 0.0)
-    assert "ts > T'2026-11-24 11:53:00" in stretch.sql("T'{}'")
+    assert "ts > T'2026-11-24 11:53:00" in stretch.condition("T'{}'", None)
     # ended before it, and begun after it
     later = Stretch(NOON + minutes(9.5), NOON + minutes(60))
     assert history.of_rows([row(10, "close")], later).findings == []
@@ -90,12 +95,22 @@ def test_one_key_at_two_times_is_two_findings() -> None:
     assert [one.active_s for one in found] == [360.0, 360.0]
 
 
-def test_only_one_server_is_shown_if_it_is_named() -> None:
-    stretch = Stretch(NOON, NOON + minutes(60))
-    rows = [row(1, "open"), row(1, "open", server="bank")]
-    assert len(history.of_rows(rows, stretch).findings) == 2
-    (found,) = history.of_rows(rows, stretch, server="bank").findings
-    assert found.server == "bank"
+def test_only_what_is_shown_is_read(tmp_path: Path) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for minute in range(3):
+            spool.commit({"findings": findings_each_minute(NOON, minute)}, {})
+    stretch = Stretch(NOON + minutes(0.5), NOON + minutes(60))
+    names = ", ".join(history._COLUMNS)
+    for server in (None, "'shop'", reader.quoted(ODD_SERVER)):
+        condition = stretch.condition("TIMESTAMP '{}'", server)
+        whole = reader.query(
+            tmp_path, f"SELECT {names} FROM findings WHERE {condition} ORDER BY ts"
+        )
+        read = reader.query(tmp_path, history.sql(f"SELECT * FROM findings WHERE {condition}"))
+        assert history.of_rows(read.rows, stretch) == history.of_rows(whole.rows, stretch)
+        assert len(read.rows) == (12 if server is None else 6)
+        title = history._COLUMNS.index("title")
+        assert sum(values[title] is not None for values in read.rows) == len(read.rows) / 2
 
 
 def test_two_times_are_compared_by_what_was_waited_for() -> None:

@@ -62,7 +62,8 @@ def test_nothing_is_shown_before_its_commit_is_written() -> None:
     assert shown(found, OPEN) == {("lock", "1"): 1}
 
 
-def test_the_next_agent_goes_on_with_what_is_open() -> None:
+def findings_of_an_agent() -> pa.Table:
+    """The reading of an agent, with one that is open and one that is closed."""
     before = ServerFindings(None, TextFile())
     for key, these in (("a", before.episodes.open), ("b", before.episodes.closed)):
         finding = Finding(
@@ -71,12 +72,27 @@ def test_the_next_agent_goes_on_with_what_is_open() -> None:
             share=0.7,
         )
         these[key] = Episode(finding, 1.0, 2.0)
-    again = going_on({("shop", PART): before.reading()})
+    return before.reading()
+
+
+def test_the_next_agent_goes_on_with_what_is_open() -> None:
+    again = going_on({("shop", PART): findings_of_an_agent()})
     commit(again, ticks=tick())
     assert shown(again, OPEN) == {("lock", "0"): 1}
     assert shown(again, SHARE) == {("lock", "0"): 0.7}
     commit(again, findings=rows(row(1, "close", "a", 0, 0.7)))
     assert shown(again, OPEN) == {("lock", "0"): 0}
+
+
+def test_what_the_next_agent_cannot_read_is_not_open() -> None:
+    found = findings_of_an_agent().to_pylist()
+    for these in found:
+        these["episodes"] = these["episodes"].replace('"finding": {', '"finding": {"later": 1, ')
+    stored = pa.Table.from_pylist(found)
+    assert not ServerFindings(stored, TextFile()).episodes.open
+    again = going_on({("shop", PART): stored})
+    commit(again, ticks=tick())
+    assert not any(shown(again, OPEN).values())
 
 
 def test_labels_name_no_process_query_or_role() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.errors import PgtareError, UsageError
+from pgtare.keeping.spool import held as held_rows
 from pgtare.keeping.spool import lock, manifest, reader, segments
 from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.tables import TABLES
@@ -201,6 +202,26 @@ def test_a_changed_manifest_is_damaged(tmp_path: Path) -> None:
         Spool.open(tmp_path, UNLIMITED)
 
 
+@pytest.mark.parametrize("lost", [(), ("spool.json",)])
+def test_a_spool_without_manifests_is_not_taken_for_a_new_one(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for index in (1, 2, 3):
+            commit(spool, index)
+    for name in (manifest.NEWEST, manifest.PREVIOUS, *lost):
+        (tmp_path / name).unlink()
+    if lost:
+        (tmp_path / "room").unlink()
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for _ in range(2):
+        with pytest.raises(PgtareError, match=r"neither manifest\.json nor .* is whole"):
+            Spool.open(tmp_path, UNLIMITED)
+    with pytest.raises(PgtareError, match=r"neither manifest\.json nor .* is whole"):
+        reader.query(tmp_path, "SELECT count(*) FROM ticks")
+    assert before <= set(tmp_path.rglob("*"))
+
+
 @pytest.mark.parametrize("damage", ["cut", "zeroes", "missing", "inside"])
 def test_a_damaged_segment_is_set_aside(tmp_path: Path, damage: str) -> None:
     with Spool.open(tmp_path, UNLIMITED) as spool:
@@ -354,6 +375,36 @@ def test_what_is_held_for_too_long_becomes_a_counted_gap(
     assert (gap["from_ts"], gap["ts"]) == (at(0), at(380))
     assert gap["covered_ns"] == 380 * 10**9
     assert gap["detail"].endswith("findings 117, ticks 117")
+
+
+def test_what_is_written_only_once_is_not_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    volume = Full(tmp_path)
+    with Spool.open(tmp_path, SpoolLimits(reserve_bytes=1, held_s=600), volume) as spool:
+        volume.full = True
+        commit(spool, 1, "servers", "texts", "ticks")
+        now = 1000.0
+        commit(spool, 2)
+        assert spool.held == 1
+        volume.full = False
+        commit(spool, 3)
+    counts = [held(tmp_path, name).num_rows for name in ("servers", "texts", "ticks")]
+    assert counts == [3, 3, 6]
+    (gap,) = held(tmp_path, "gaps").to_pylist()
+    assert gap["detail"].endswith(": ticks 3")
+
+
+def test_much_that_is_written_only_once_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = random_rows("texts", [at(1)])
+    monkeypatch.setattr(held_rows, "_MOST_LASTING_BYTES", texts.nbytes)
+    waiting = held_rows.Held()
+    for second in range(3):
+        waiting.add({"texts": texts}, {}, second)
+    waiting.expire(3)
+    assert [(name, rows.num_rows) for name, rows in waiting.rows()] == [("texts", 3), ("gaps", 1)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")

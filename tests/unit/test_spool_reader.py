@@ -79,6 +79,24 @@ def test_what_is_refused(directory: Path, sql: str, message: str) -> None:
         reader.query(directory, sql)
 
 
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT 'x'::INT FROM ticks", "Could not convert"),
+        ("SELECT regexp_matches(source, '(') FROM ticks", r"missing \)"),
+        ("SELECT 9223372036854775807 + count(*) FROM ticks", "Overflow"),
+        ("SELECT (SELECT ts FROM ticks)", "More than one row"),
+        ("FROM read_parquet('/tmp/*.parquet')", "Cannot access file"),
+    ],
+)
+def test_a_wrong_query_reads_no_file_anew(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, sql: str, message: str
+) -> None:
+    monkeypatch.delattr(reader, "_damaged_files")
+    with pytest.raises(UsageError, match=message):
+        reader.query(directory, sql)
+
+
 def test_the_configuration_is_locked(directory: Path) -> None:
     with reader.connect(directory) as connection:
         for sql in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,41 @@ def test_a_disk_that_others_fill_costs_sessions_only(tmp_path: Path) -> None:
         volume.others = 0
         spool.commit({}, {})
         assert (spool.held, spool.trouble) == (0, None)
+
+
+class Snapshots(Shared):
+    """A disk whose snapshots keep what is removed."""
+
+    removed = 0
+
+    def remove(self, name: str) -> None:
+        if self.path(name).exists():
+            self.removed += self.path(name).stat().st_size
+        super().remove(name)
+
+    def free_bytes(self) -> int:
+        return max(super().free_bytes() - self.removed, 0)
+
+
+def test_a_disk_that_gives_nothing_back_does_not_cost_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    volume = Snapshots(tmp_path)
+    with Spool.open(tmp_path, RESERVE, volume) as spool:
+        for day in range(20):
+            spool.commit({"sessions": random_rows("sessions", [at(86400 * day)], each=2000)}, {})
+        size = min(segment.bytes for segment in newest(tmp_path).of_table("sessions"))
+        volume.others = volume.free_bytes() - RESERVE.reserve_bytes + round(1.5 * size)
+        left = []
+        for second in (0.0, 10.0, 20.0, 40.0, 50.0):
+            now = second
+            spool.commit({}, {})
+            left.append(len(newest(tmp_path).of_table("sessions")))
+        assert left[:3] == [18, 18, 18]
+        assert left[3] == left[4]
+        assert 15 <= left[3] <= 17
 
 
 def test_what_helps_others_goes_but_no_minutes_and_hours(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ one, by `test_store_server.py`.
 from __future__ import annotations
 
 import base64
+import json
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,13 +24,14 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.keeping.agent_log import AgentLog
 from pgtare.keeping.spool.writer import Spool
-from pgtare.keeping.store import store_schema
+from pgtare.keeping.store import pushed_rows, store_schema
 from pgtare.keeping.store.address import PASSWORD, read
 from pgtare.keeping.store.connection import StoreConnection, StoreError, connect
 from pgtare.keeping.store.push_thread import PushThread
 from pgtare.keeping.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
+from tests.unit.live_rows import ODD_SERVER, findings_each_minute
 from tests.unit.spool_rows import UNLIMITED
 from tests.unit.store_engine import COMMITS, commit, differences, filled
 
@@ -235,6 +238,33 @@ def test_a_page_over_a_store(stand_in: ClickHouseStandIn, store: StoreConnection
             answer = page.get(view)
             assert answer.status == 200, answer.text[:2000]
             assert "That did not work" not in answer.text
+
+
+@pytest.mark.parametrize("database", ["pgtare", "another"])
+def test_findings_of_a_store(tmp_path: Path, stand_in: ClickHouseStandIn, database: str) -> None:
+    url = stand_in.url.replace("/pgtare", f"/{database}")
+    now = datetime.now(UTC)
+    with Spool.open(tmp_path, UNLIMITED) as spool:
+        for minute in range(3):
+            spool.commit({"findings": findings_each_minute(now, minute)}, {})
+    with connect(read(url)) as connection:
+        store_schema.make(connection)
+        SpoolPusher(tmp_path, lambda: connect(read(url)), 3, lambda level, why: None).step()
+        begin, end = (f"{now + timedelta(minutes=at):%Y-%m-%d %H:%M}Z" for at in (-1, 9))
+        stretch = ("--from", begin, "--to", end, "--json")
+        for server, count in ((None, 6), (ODD_SERVER, 3), ("none", 0)):
+            only = () if server is None else ("--server", server)
+            of_store, of_spool = (
+                json.loads(in_process("findings", *place, *stretch, *only).stdout)
+                for place in (("--store", url), ("--spool", tmp_path))
+            )
+            assert of_store == of_spool
+            assert len(of_store["findings"]) == count
+        days = {f"{now + timedelta(minutes=minute):%Y-%m-%d}" for minute in range(3)}
+        places = [("findings", day, seq) for day in days for seq in (1, 2, 3)]
+        pushed_rows.mark(connection, spool.uuid, places, partial=True)
+    partial = in_process("findings", "--store", url, *stretch)
+    assert json.loads(partial.stdout)["findings"] == []
 
 
 @pytest.mark.parametrize(

@@ -73,15 +73,15 @@ def findings(
         raise UsageError("--against prints all findings of two times: leave out --open, --json")
     if end is not None and begin is None:
         raise UsageError("--to goes with --from: give both ends, as '2026-11-24 14:00'")
-    rows = _of_spool(spool) if spool is not None else _of_store(str(store))
+    rows = _of_spool(spool, server) if spool is not None else _of_store(str(store), server)
     if follow:
-        _follow(rows, server)
+        _follow(rows)
         return
     destination = Destination(json, output)
     from pgtare.keeping.findings import history, show
 
     stretch = _stretch(since, begin, end)
-    found = history.of_rows(rows(stretch), stretch, server=server)
+    found = history.of_rows(rows(stretch), stretch)
     if only_open:
         found.findings = [one for one in found.findings if one.open]
     destination.write(found.to_json())
@@ -91,7 +91,7 @@ def findings(
         cli.show(show.view(found))
         return
     earlier = stretch.earlier(timedelta(seconds=span("--against", against)))
-    before = history.of_rows(rows(earlier), earlier, server=server)
+    before = history.of_rows(rows(earlier), earlier)
     both = history.compared(found, before)
     cli.show(show.difference(both, found, before))
 
@@ -115,11 +115,15 @@ def _time(option: str, text: str) -> datetime:
         raise UsageError(f"{option} {text!r}: write a time as in '2026-11-24 14:00'") from ex
 
 
-def _of_spool(directory: Path) -> Rows:
+def _of_spool(directory: Path, server: str | None) -> Rows:
+    from pgtare.keeping.findings import history
     from pgtare.keeping.spool import reader
 
+    only = None if server is None else reader.quoted(server)
+
     def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
-        answer = reader.query(directory, stretch.sql("TIMESTAMP '{}'"))
+        condition = stretch.condition("TIMESTAMP '{}'", only)
+        answer = reader.query(directory, history.sql(f"SELECT * FROM findings WHERE {condition}"))
         for note in answer.notes:
             cli.say(f"pgtare: {note}", err=True)
         return answer.rows
@@ -127,20 +131,27 @@ def _of_spool(directory: Path) -> Rows:
     return rows
 
 
-def _of_store(store: str) -> Rows:
-    from pgtare.keeping.store import address
-    from pgtare.keeping.store.connection import connect
+def _of_store(store: str, server: str | None) -> Rows:
+    from pgtare.keeping.findings import history
+    from pgtare.keeping.live import store_views
+    from pgtare.keeping.live.store_worker import SETTINGS
+    from pgtare.keeping.store import address, repair
+    from pgtare.keeping.store.connection import connect, quoted
 
     found = address.read(store)
+    only = None if server is None else quoted(server)
 
     def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
+        condition = stretch.condition("toDateTime64('{}', 6, 'UTC')", only)
         with connect(found) as connection:
-            return connection.rows(stretch.sql("toDateTime64('{}', 6, 'UTC')"))
+            partial = [one.table for one in repair.partial_seqs(connection)]
+            source = store_views.select("findings", found.database, condition, partial)
+            return connection.answer(history.sql(source), settings=SETTINGS)[1]
 
     return rows
 
 
-def _follow(rows: Rows, server: str | None) -> None:
+def _follow(rows: Rows) -> None:
     """Print each finding as it opens, as its level changes, and as it ends."""
     from pgtare.keeping.findings import history
     from pgtare.keeping.findings.history import Stretch
@@ -149,7 +160,7 @@ def _follow(rows: Rows, server: str | None) -> None:
     while True:
         now = datetime.now(UTC)
         stretch = Stretch(now - timedelta(minutes=10), now)
-        found = history.of_rows(rows(stretch), stretch, server=server)
+        found = history.of_rows(rows(stretch), stretch)
         for one in sorted(found.findings, key=lambda each: each.since):
             before, now_is = shown.get((one.server, one.key)), (one.open, one.level)
             if before == now_is or (before is None and not one.open):

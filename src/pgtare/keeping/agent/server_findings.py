@@ -116,7 +116,7 @@ class ServerFindings:
     """
 
     def __init__(self, stored: pa.Table | None, text_file: TextFile) -> None:
-        self.episodes = _read_back(stored)
+        self.episodes = read_back(stored)
         self.samples: deque[SessionsSample] = deque()
         """those that findings are computed of"""
         self._seen_at: deque[float] = deque()
@@ -329,7 +329,8 @@ def _written(episode: Episode) -> dict[str, Any]:
     }
 
 
-def _read_back(stored: pa.Table | None) -> Episodes:
+def read_back(stored: pa.Table | None) -> Episodes:
+    """What `ServerFindings.reading` wrote, without what is of another version."""
     found = Episodes()
     if stored is None:
         return found

@@ -20,6 +20,8 @@ _COLUMNS = tuple(
     for column in TABLES["findings"].columns
     if column.name not in ("agent", "segment", "epoch", "covered_ns", "quality")
 )
+#: Those that are read of every row; the others, with long texts, of a finding's last one only.
+_EACH = ("server", "ts", "key", "since", "class", "share", "aas", "active_s")
 #: An open finding is written at least so often: what was open when a stretch began has a row.
 _WRITTEN = timedelta(minutes=11)
 #: One that is no setting (class 3) or information is written each minute.
@@ -114,25 +116,37 @@ class Stretch:
         """The same stretch some time before."""
         return Stretch(self.begin - by, self.end - by)
 
-    def sql(self, time: str) -> str:
-        """The rows that may tell of it. time: makes a time of a text, `{}`."""
+    def condition(self, time: str, server: str | None) -> str:
+        """Which rows may tell of it. time: makes a time of a text, `{}`. server: quoted."""
         begin, end = (
             time.format(f"{at:%Y-%m-%d %H:%M:%S.%f}") for at in (self.begin - _WRITTEN, self.end)
         )
-        names = ", ".join(_COLUMNS)
-        return f"SELECT {names} FROM findings WHERE ts > {begin} AND ts <= {end} ORDER BY ts"
+        of_server = "" if server is None else f" AND server = {server}"
+        return f"ts > {begin} AND ts <= {end}{of_server}"
 
 
-def of_rows(
-    rows: Iterable[Sequence[Any]], stretch: Stretch, *, server: str | None = None
-) -> FindingsHistory:
+def sql(source: str) -> str:
+    """The rows of a SELECT of findings, for `of_rows`: of each finding, only the last is whole."""
+    columns = ", ".join(
+        name if name in _EACH else f"CASE WHEN back = 1 THEN {name} ELSE {_none(name)} END"
+        for name in _COLUMNS
+    )
+    back = "row_number() OVER (PARTITION BY server, key, since ORDER BY ts DESC) AS back"
+    numbered = f"SELECT *, {back} FROM ({source}) AS a"
+    return f"SELECT {columns} FROM ({numbered}) AS b ORDER BY ts, back DESC"
+
+
+def _none(name: str) -> str:
+    return "[]" if name == "victims" else "NULL"  # a list is never NULL in ClickHouse
+
+
+def of_rows(rows: Iterable[Sequence[Any]], stretch: Stretch) -> FindingsHistory:
     """The findings of a stretch, from its rows in the order of time."""
     by_key: dict[tuple[str, str, datetime], list[Mapping[str, Any]]] = {}
     for values in rows:
         row = dict(zip(_COLUMNS, values, strict=True))
-        if server is None or row["server"] == server:
-            # one that comes back after ten minutes is another of the same key
-            by_key.setdefault((row["server"], row["key"], row["since"]), []).append(row)
+        # one that comes back after ten minutes is another of the same key
+        by_key.setdefault((row["server"], row["key"], row["since"]), []).append(row)
     found = [one for group in by_key.values() if (one := _finding(group, stretch)) is not None]
     found.sort(key=lambda one: (one.class_, -one.active_s, one.since, one.server, one.key))
     return FindingsHistory(from_=stretch.begin, to=stretch.end, findings=found)

@@ -40,7 +40,7 @@ def with_relations(
         if relation == "samples":
             text = spool_views.SAMPLES
         elif relation == "texts":
-            text = _select("texts", database, _TEXTS, partial)
+            text = select("texts", database, _TEXTS, partial)
         else:
             text = _relation(relation, database, window, grain, rolled_us, partial)
         parts.append(f"{relation} AS ({text})")
@@ -56,7 +56,7 @@ def _relation(
     partial: Collection[str],
 ) -> str:
     if relation in spool_views.WHOLE:
-        whole = _select(relation, database, "1", partial)
+        whole = select(relation, database, "1", partial)
         return spool_views.union(relation, [whole], _MICROS)
     groups: dict[tuple[RowsSpan, ...], list[str]] = {}
     for spool, marks in rolled_us.items():
@@ -71,13 +71,14 @@ def _relation(
             )
             if len(groups) > 1:
                 condition += f" AND spool IN ({listed(sorted(spools))})"
-            parts.append(_select(span.table, database, condition, partial))
+            parts.append(select(span.table, database, condition, partial))
     if not parts:
-        parts.append(_select(relation, database, "0", ()))
+        parts.append(select(relation, database, "0", ()))
     return spool_views.union(relation, parts, _MICROS)
 
 
-def _select(table: str, database: str, condition: str, partial: Collection[str]) -> str:
+def select(table: str, database: str, condition: str, partial: Collection[str]) -> str:
+    """The rows of a table for which a condition holds. partial: as above."""
     columns = [
         f"toInt128({column.name}) AS {column.name}" if column.name in _LARGE else column.name
         for column in TABLES[table].columns

@@ -5,7 +5,6 @@ Nothing here is shown before the commit that it came with has been written.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgtare.keeping.agent.server_findings import read_back
 from pgtare.keeping.metrics.wait_totals import OTHER, WaitSeries, WaitTotals
 
 #: Parts of the spool's readings.
@@ -76,9 +76,9 @@ class ServerTotals:
         self, waits: pa.Table | None, losses: pa.Table | None, findings: pa.Table | None
     ) -> None:
         """Go on from what the newest commit holds. findings: the agent's own reading of them."""
-        for these in [] if findings is None else findings.to_pylist():
-            for episode in json.loads(these["episodes"]) if these["open"] else ():
-                self._set_open(**{name: episode["finding"][name] for name in _FINDING})
+        for episode in read_back(findings).open.values():
+            found = episode.finding.model_dump(by_alias=True)
+            self._set_open(**{name: found[name] for name in _FINDING})
         if waits is not None:
             self.waits.restore(waits)
         if losses is not None:

@@ -10,6 +10,11 @@ import pyarrow as pa
 
 from pgtare.keeping.spool import retention
 from pgtare.keeping.spool.publication import Publication
+from pgtare.keeping.spool.tables import TABLES
+
+#: Rows of tables that are never dropped by age are written only once: this much of them is not
+#: given up.
+_MOST_LASTING_BYTES = 64 << 20
 
 
 @dataclass
@@ -28,6 +33,7 @@ class Held:
         self._commits: deque[tuple[float, Mapping[str, pa.Table]]] = deque()
         self._readings: dict[tuple[str, str], pa.Table | None] = {}
         self._losses: dict[str, _Loss] = {}
+        self._lasting: list[tuple[str, pa.Table]] = []
 
     def __len__(self) -> int:
         return len(self._commits)
@@ -35,7 +41,7 @@ class Held:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self._commits or self._readings or self._losses)
+        return not (self._commits or self._readings or self._losses or self._lasting)
 
     @property
     def readings(self) -> Mapping[tuple[str, str], pa.Table | None]:
@@ -53,10 +59,20 @@ class Held:
         self._readings.update(readings)
 
     def expire(self, before_s: float) -> None:
-        """Give up the rows from before that time; they become rows of `gaps`."""
+        """Give up the rows from before that time; they become rows of `gaps`.
+
+        Rows of tables without an age stay: the readings say that they were written.
+        """
         while self._commits and self._commits[0][0] < before_s:
             for table, rows in self._commits.popleft()[1].items():
-                self._lose(table, rows)
+                if TABLES[table].age is None and self._has_room(rows):
+                    self._lasting.append((table, rows))
+                else:
+                    self._lose(table, rows)
+
+    def _has_room(self, rows: pa.Table) -> bool:
+        held = sum(other.nbytes for _, other in self._lasting)
+        return bool(held + rows.nbytes <= _MOST_LASTING_BYTES)
 
     def _lose(self, table: str, rows: pa.Table) -> None:
         for server, (number, first, last) in retention.lost_by_server(rows).items():
@@ -66,6 +82,7 @@ class Held:
 
     def rows(self) -> Iterator[tuple[str, pa.Table]]:
         """By table, all rows that are held, and those on what was given up."""
+        yield from self._lasting
         for _, rows in self._commits:
             yield from rows.items()
         for gap in self._gaps():
@@ -86,4 +103,4 @@ class Held:
 
     def clear(self) -> None:
         """Forget everything: it was written."""
-        self._commits, self._readings, self._losses = deque(), {}, {}
+        self._commits, self._readings, self._losses, self._lasting = deque(), {}, {}, []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
@@ -23,10 +24,13 @@ from pgtare.kit import artefact
 KIND = artefact.ArtefactKind("spool of `pgtare agent`", "spool.json", "pgtare.spool/1")
 NEWEST, PREVIOUS = "manifest.json", "manifest.previous.json"
 CATALOGUES, READINGS = "catalogues", "readings"
+DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
 #: What to do about a spool that cannot be read.
 REMEDY = "restore it from a copy, or let the agent begin another spool"
 
 _FORMAT = "pgtare.spool.manifest/1"
+#: How files are named by the commit that wrote them.
+_OF_COMMIT = re.compile(r".+?-(\d{10})[-.]")
 #: A catalogue is written anew if more segments than these are in none.
 _MOST_OUTSIDE = 256
 #: Times that a reader tries, as a commit may replace the catalogue that it is about to open.
@@ -174,14 +178,15 @@ def read(root: Path) -> tuple[SpoolManifest | None, list[ManifestFault]]:
     """The newest manifest that is whole, None if there is none yet; and what was wrong.
 
     If a catalogue is lost, its segments are found by their files. Raises PgtareError if there were
-    manifests and none can be read.
+    manifests and none can be read: the first commit, if killed, leaves files of one commit only.
     """
     for left in reversed(range(_TRIES)):
         try:
             return _manifest(root, NEWEST), []
         except FileNotFoundError:
             # of the manifest, or of a catalogue that was replaced meanwhile
-            if not (root / NEWEST).exists() and not (root / PREVIOUS).exists():
+            gone = not (root / NEWEST).exists() and not (root / PREVIOUS).exists()
+            if gone and len(commits(root)) < 2:
                 return None, []
         except DamagedFile:
             pass
@@ -206,6 +211,12 @@ def read(root: Path) -> tuple[SpoolManifest | None, list[ManifestFault]]:
     found = _of_content(root, {**content, "catalogue": None}, [])
     others = {one.name: one for one in _unlisted(root, found)}
     return replace(found, segments={**others, **found.segments}), faults
+
+
+def commits(root: Path) -> set[int]:
+    """The numbers of all commits that files are named by, completed or not."""
+    names = (path.name for place in DIRECTORIES for path in (root / place).glob("*"))
+    return {int(found[1]) for name in names if (found := _OF_COMMIT.match(name))}
 
 
 def _fault(root: Path, name: str, ex: Exception, instead: str) -> ManifestFault:

@@ -130,10 +130,7 @@ def query(directory: Path, sql: str) -> Answer:
 
 def _learn(directory: Path, damaged: set[str], error: duckdb.Error, left: int) -> None:
     """Find out which files to leave out after an error, or raise what the error means."""
-    import duckdb
-
-    of_query = (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException)
-    found = set() if isinstance(error, of_query) else _damaged_files(directory, damaged)
+    found = set() if _is_of_query(error) else _damaged_files(directory, damaged)
     if not found and not _files_gone(error):
         raise UsageError(f"DuckDB refuses the query: {first_line(error)}") from error
     damaged |= found
@@ -141,6 +138,23 @@ def _learn(directory: Path, damaged: set[str], error: duckdb.Error, left: int) -
         raise PgtareError(
             f"files of {directory} went away while they were read: ask again"
         ) from error
+
+
+def _is_of_query(error: duckdb.Error) -> bool:
+    """Whether no file can be the cause. Errors on damaged files are of many kinds, and of none."""
+    import duckdb
+
+    if isinstance(error, duckdb.InvalidInputException):
+        text = str(error).lower()
+        return "file" not in text and "parquet" not in text and "unicode" not in text
+    of_query = (
+        duckdb.ParserException,
+        duckdb.BinderException,
+        duckdb.CatalogException,
+        duckdb.PermissionException,
+        duckdb.DataError,
+    )
+    return isinstance(error, of_query)
 
 
 def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.DuckDBPyConnection:

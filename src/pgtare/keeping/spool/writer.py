@@ -20,7 +20,7 @@ from pgtare.keeping.spool import compaction, manifest, retention, rollup, segmen
 from pgtare.keeping.spool.believed_clock import BelievedClock
 from pgtare.keeping.spool.held import Held
 from pgtare.keeping.spool.lock import LOCK, Lock
-from pgtare.keeping.spool.manifest import CATALOGUES, KIND, READINGS, SpoolManifest
+from pgtare.keeping.spool.manifest import DIRECTORIES, KIND, SpoolManifest
 from pgtare.keeping.spool.publication import Publication, segment_id
 from pgtare.keeping.spool.retention import SpoolLimits
 from pgtare.keeping.spool.segments import DamagedFile, Segment
@@ -36,9 +36,11 @@ _MOST_DROPS = 50
 #: A spool that is too large is made smaller than it may be, to this share. Each drop has rows in
 #: `gaps`, which stay: a drop at each commit would fill the spool with them within a year.
 _LEFT_SHARE = 0.99
+#: If drops give the disk less than half of their size back, as with snapshots, or on a file system
+#: that frees later, nothing more is dropped for others for so long, s.
+_DROP_WAIT_S = 30
 #: Losses of commits that the manifest keeps.
 _MOST_LOST = 10
-_DIRECTORIES = (segments.DIRECTORY, READINGS, CATALOGUES)
 _US = 1_000_000
 #: A clock that jumped ahead counts for roll-ups after this, s.
 _ROLL_UP_WAIT_S = 600
@@ -75,6 +77,7 @@ class Spool:
         self._age_clock = BelievedClock(known_us, _AGE_WAIT_S, _AGE_STEP_S)
         self._earlier = self._earlier_files()
         self._seq = self._manifest.seq
+        self._drops_wait_until_s = -math.inf
         if any(fault.name == manifest.NEWEST for fault in faults):
             self._lose_newest()
         for fault in faults:  # or the next commit would replace the previous manifest by it
@@ -104,7 +107,7 @@ class Spool:
             volume.make_directory()
             _check_purpose(directory)
             lock = Lock(directory)
-            for name in _DIRECTORIES:
+            for name in DIRECTORIES:
                 volume.make_directory(name)
             return Spool(volume, lock, limits or SpoolLimits(), _identity(volume))
         except BaseException as ex:
@@ -297,15 +300,17 @@ class Spool:
         Raises OSError if what is dropped cannot be written down.
         """
         most_bytes: float = self._limits.most_bytes
+        short = first_short = self._short_bytes()
+        waits = time.monotonic() < self._drops_wait_until_s
         for _ in range(_MOST_DROPS):
             too_large = retention.total_bytes(self._manifest) > most_bytes
-            short = self._short_bytes()
-            if not too_large and short <= 0:
-                return None
+            if not too_large and (short <= 0 or waits):
+                break
             if too_large:
                 most_bytes = _LEFT_SHARE * self._limits.most_bytes
             retired = [name for name in self._manifest.retired if self._replaced_before(name)]
             if retired:
+                short -= sum(self._manifest.retired[name].bytes for name in retired)
                 with self._publication() as publication:
                     publication.forget_retired(retired)
                 for name in retired:
@@ -318,7 +323,14 @@ class Spool:
             if victim is None:
                 break
             self._drop_for_room(victim)
-        return self._reserve_reached() if self._short_bytes() > 0 else None
+            short -= victim.bytes
+        left = self._short_bytes()
+        if left <= 0:
+            return None
+        dropped = first_short - short
+        if dropped and first_short - left < dropped / 2:
+            self._drops_wait_until_s = time.monotonic() + _DROP_WAIT_S
+        return self._reserve_reached()
 
     def _short_bytes(self) -> int:
         """Bytes that are missing from the room left free for others."""
@@ -426,10 +438,8 @@ class Spool:
 
     def _lose_newest(self) -> None:
         """The newest commit is lost: its number is not used again, as a store may know it."""
-        begin = len(self.uuid) + 1
-        names = (name for place in _DIRECTORIES for name in os.listdir(self._volume.path(place)))
-        numbers = [int(name[begin:][:10]) for name in names if name[begin:][:10].isdigit()]
-        before, self._seq = self._seq, max(self._seq + 1, *numbers)
+        used = manifest.commits(self._volume.root)
+        before, self._seq = self._seq, max({self._seq + 1, *used})
         lost = (*self._manifest.lost, (before + 1, self._seq))
         self._manifest = replace(self._manifest, lost=lost[-_MOST_LOST:])
 
@@ -441,7 +451,7 @@ class Spool:
     def _remove_left_overs(self) -> None:
         """Files of commits that were not completed."""
         known = self._manifest.files() | self._earlier
-        for directory in _DIRECTORIES:
+        for directory in DIRECTORIES:
             for name in os.listdir(self._volume.path(directory)):
                 if f"{directory}/{name}" not in known:
                     self._volume.remove(f"{directory}/{name}")
@@ -467,7 +477,7 @@ def _check_purpose(directory: Path) -> None:
     names = set(os.listdir(directory))
     if KIND.document in names:
         KIND.read(directory / KIND.document)
-    elif names - {LOCK, f"{KIND.document}.new", *_DIRECTORIES}:
+    elif names - {LOCK, f"{KIND.document}.new", *DIRECTORIES}:
         raise UsageError(
             f"{directory} is not empty and holds no {KIND.what}: it lacks {KIND.document}; name "
             "a directory that is new or empty"
