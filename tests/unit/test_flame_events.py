@@ -133,6 +133,8 @@ def test_a_stack_begins_where_the_work_of_its_process_does() -> None:
     assert own((*outer, "PostgresMain", "f")) == ("backend", "PostgresMain", "f")
     assert own((*outer, "BackgroundWorkerMain", "ParallelWorkerMain", "g"))[0] == "parallel worker"
     assert own((*outer, "epoll_wait"))[:2] == ("postmaster", "ServerLoop")
+    slots = (*outer, "postmaster_child_launch", "ReplSlotSyncWorkerMain", "WaitLatch")
+    assert own(slots) == ("slotsync worker", "ReplSlotSyncWorkerMain", "WaitLatch")
     assert own(("f", "g")) == ("process", "f", "g")
 
 
@@ -213,6 +215,35 @@ def test_waits_for_something_to_do_are_idle() -> None:
         (*latch[:-1], "wait_something_else"),
     ):
         assert not is_idle(busy), busy
+
+
+def test_replication_that_waits_for_something_to_do_is_idle() -> None:
+    launched = ("main", "ServerLoop", "BackgroundWorkerMain")
+    latch = ("WaitLatchOrSocket", "WaitEventSetWait", "epoll_wait")
+    sender = ("PostgresMain", "exec_replication_command", "StartReplication", "WalSndLoop")
+    logical = (*sender, "XLogSendLogical", "XLogReadRecord", "WalSndWaitForWal")
+    stripped = ("PostgresMain", "exec_replication_command", "postgres+0x1", "postgres+0x2")
+    summarizer = ("WalSummarizerMain", "SummarizeWAL", "XLogReadRecord", "ReadPageInternal")
+    apply = (*launched, "ApplyWorkerMain", "run_apply_worker", "start_apply", "LogicalRepApplyLoop")
+    parallel = (*launched, "ParallelApplyWorkerMain", "LogicalParallelApplyLoop")
+    slots = ("ServerLoop", "ReplSlotSyncWorkerMain")
+    for idle in (
+        (*sender, "WalSndWait", *latch),
+        (*stripped, *latch),
+        (*summarizer, "summarizer_wait_for_wal", "WaitLatch", "epoll_wait"),
+        (*apply, *latch),
+        (*parallel, *latch),
+        (*slots, "wait_for_slot_activity", *latch),
+    ):
+        assert is_idle(own(idle)), idle
+    for busy in (
+        (*logical, "WalSndWait", *latch),
+        ("PostgresMain", "exec_simple_query", "SyncRepWaitForLSN", *latch),
+        (*summarizer, "summarizer_read_local_xlog_page", "WALRead", "pread"),
+        (*apply, "apply_dispatch", "LockAcquireExtended", "ProcSleep", *latch),
+        (*slots, "libpqrcv_exec", *latch),
+    ):
+        assert not is_idle(own(busy)), busy
 
 
 def test_what_perf_tells_before_it_is_ready_is_no_less() -> None:
