@@ -177,7 +177,12 @@ class FlameRecorder:
         return perf.FRAME_POINTERS if kept else perf.DWARF
 
     def _choose(self) -> None:
-        """Choose the processes to watch; those that wake others have their stacks copied, too."""
+        """Choose the processes to watch; those that wake others have their stacks copied, too.
+
+        All, if the kernel has other numbers for them: it could not sift those out.
+        """
+        if not processes.in_machine_namespace():
+            return
         pids = self.target.pids
         most = _MOST_SWITCHES[self.walk] // (2 if self.mode == "wake" else 1)
         before, began = {pid: processes.switches(pid) for pid in pids}, time.monotonic()
