@@ -97,6 +97,20 @@ def test_none_are_drawn_by_lot_whose_numbers_the_kernel_does_not_know(
     assert arguments[arguments.index("--filter") + 1].startswith("prev_comm ==")
 
 
+def test_sessions_to_come_are_missing_only_where_the_kernel_sifts_by_number(
+    one_of_several: FlameTarget,
+) -> None:
+    for number, name, note in (
+        (perf.FILTERED, "prev_pid ==", "Sessions that connected"),
+        (perf.FILTERED + 1, "prev_comm ==", "Events of other servers"),
+    ):
+        one_of_several.pids = list(range(number))
+        recorder = FlameRecorder("off", one_of_several, walk=perf.FRAME_POINTERS)
+        arguments = recorder._arguments()
+        assert arguments[arguments.index("--filter") + 1].startswith(name)
+        assert any(n.startswith(note) for n in recorder._notes("time", ""))
+
+
 def test_clocks_are_read_together_although_the_processor_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
