@@ -195,14 +195,15 @@ class FlameTarget:
     _inner: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._foreign = len(_numbers(self.pids[0])) > 1
+        #: whether the server numbers its processes otherwise than we do
+        self.foreign = len(_numbers(self.pids[0])) > 1
         for pid in self.pids:
             self._learn(pid)
 
     def _learn(self, pid: int) -> None:
         self._known.add(pid)
         self._others.pop(pid, None)
-        if self._foreign and (numbers := _numbers(pid)):
+        if self.foreign and (numbers := _numbers(pid)):
             self._inner[pid] = numbers[-1]
 
     def leave_out(self, pid: int) -> None:
@@ -284,14 +285,14 @@ class FlameTarget:
 
         Without those that ended before it was looked up.
         """
-        if not self._foreign:
+        if not self.foreign:
             return {pid: pid for pid in self._known}
         return {self._inner[pid]: pid for pid in self._known if pid in self._inner}
 
     @property
     def unnumbered(self) -> int:
         """How many ended before the server's own number of them was looked up."""
-        return len(self._known - self._inner.keys()) if self._foreign else 0
+        return len(self._known - self._inner.keys()) if self.foreign else 0
 
 
 def of_pid(pid: int) -> FlameTarget:
