@@ -99,6 +99,24 @@ def test_a_stack_that_was_read_after_it_came_back_is_of_a_later_wait() -> None:
         assert scheduler.unmatched == (not waited)
 
 
+@pytest.mark.parametrize("wanted", [(7,), (7, 1007)])
+def test_a_wait_under_way_ends_though_the_kernels_number_is_learnt_later(
+    wanted: tuple[int, ...],
+) -> None:
+    """In a container: only what leaves shows that process 7 is the kernel's 1007."""
+    later = TEXT[TEXT.index("swapper  0/0") :]
+    later = later.replace("next_pid=7", "next_pid=1007").replace("prev_pid=7", "prev_pid=1007")
+    collected = Collected()
+    scheduler = Scheduler(wanted.__contains__, collected)
+    scheduler.begin(10_000_000_000, {7: (10_000_000_900, ("backend", "waiting throughout: x"))})
+    for event in Reader(lambda file, offset: "?").events(later.splitlines(keepends=True)):
+        scheduler.take(event)
+    samples = collected.samples()
+    assert samples.kind.tolist() == [BLOCKED]
+    assert samples.pid.tolist() == [7]
+    assert samples.weight_ns.tolist() == [351_000]
+
+
 def test_who_woke_stands_on_top_of_what_waited() -> None:
     samples = _read(wake=True)[2].samples()
     assert samples.stacks[0][-4:] == (
