@@ -176,6 +176,8 @@ def sample() -> ClockReport:
         plan=PlanTiming(
             source="plan.json",
             calls=11,
+            calls_lo=10,
+            calls_hi=12,
             call_ns=Span(lo=35.0, likely=41.8, hi=51.4),
             timing_ms=Span(lo=1.0, likely=2.0, hi=3.0),
         ),

@@ -269,7 +269,7 @@ def test_a_plan_is_timed_by_the_clock_just_measured(tmp_path: Path, run: Run) ->
         ("Seq Scan", 10, 3, 33),
         ("Hash", 10, 3, 3),
         ("Bitmap Index Scan", 0, 2, 2),
-        ("Sort", 0.5, 4, 6),  # 18 gives the mean of a loop two decimals
+        ("Sort", 0.5, 4, 6),
         ("Index Scan", 0, 0, 0),  # never executed
     ],
 )
@@ -277,7 +277,32 @@ def test_calls_of_a_node(tmp_path: Path, kind: str, rows: float, loops: int, cal
     path = tmp_path / "plan.json"
     node = {"Node Type": kind, "Actual Rows": rows, "Actual Loops": loops}
     path.write_text(json.dumps({"Plan": {**node, "Plans": [node]}}))
-    assert node_calls(path) == 2 * calls
+    assert node_calls(path).likely == 2 * calls
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "loops", "lo", "hi"),
+    [
+        ("Index Scan", 3, 1000, 3500, 4500),
+        ("Index Scan", 0, 1000, 1000, 1500),
+        ("Index Scan", 3, 1, 4, 4),
+        ("Index Scan", 3.0, 1000, 4000, 4000),  # 18 gives the mean of a loop two decimals
+        ("Hash", 3, 1000, 1000, 1000),
+    ],
+)
+def test_calls_are_between_what_is_rounded_to_the_rows(
+    tmp_path: Path, run: Run, kind: str, rows: float, loops: int, lo: int, hi: int
+) -> None:
+    path = tmp_path / "plan.json"
+    node = {"Node Type": kind, "Actual Rows": rows, "Actual Loops": loops}
+    path.write_text(json.dumps({"Plan": node}))
+    out = run("--clock", "monotonic", "--explain", path, "--json")[1]
+    plan = json.loads(out)["plan"]
+    assert (plan["calls_lo"], plan["calls_hi"]) == (lo, hi)
+    for bound, calls in (("lo", lo), ("hi", hi)):
+        assert plan["timing_ms"][bound] == pytest.approx(plan["call_ns"][bound] * calls / 1e6)
+    out = run("--clock", "monotonic", "--explain", path)[1]
+    assert (f"calls [{lo:,}, {hi:,}] of plan nodes" in " ".join(out.split())) == (lo < hi)
 
 
 def test_what_is_no_plan_ends_before_anything_is_measured(tmp_path: Path, run: Run) -> None:

@@ -99,6 +99,24 @@ def test_a_stack_that_was_read_after_it_came_back_is_of_a_later_wait() -> None:
         assert scheduler.unmatched == (not waited)
 
 
+@pytest.mark.parametrize("wanted", [(7,), (7, 1007)])
+def test_a_wait_under_way_ends_though_the_kernels_number_is_learnt_later(
+    wanted: tuple[int, ...],
+) -> None:
+    """In a container: only what leaves shows that process 7 is the kernel's 1007."""
+    later = TEXT[TEXT.index("swapper  0/0") :]
+    later = later.replace("next_pid=7", "next_pid=1007").replace("prev_pid=7", "prev_pid=1007")
+    collected = Collected()
+    scheduler = Scheduler(wanted.__contains__, collected)
+    scheduler.begin(10_000_000_000, {7: (10_000_000_900, ("backend", "waiting throughout: x"))})
+    for event in Reader(lambda file, offset: "?").events(later.splitlines(keepends=True)):
+        scheduler.take(event)
+    samples = collected.samples()
+    assert samples.kind.tolist() == [BLOCKED]
+    assert samples.pid.tolist() == [7]
+    assert samples.weight_ns.tolist() == [351_000]
+
+
 def test_who_woke_stands_on_top_of_what_waited() -> None:
     samples = _read(wake=True)[2].samples()
     assert samples.stacks[0][-4:] == (
@@ -133,6 +151,8 @@ def test_a_stack_begins_where_the_work_of_its_process_does() -> None:
     assert own((*outer, "PostgresMain", "f")) == ("backend", "PostgresMain", "f")
     assert own((*outer, "BackgroundWorkerMain", "ParallelWorkerMain", "g"))[0] == "parallel worker"
     assert own((*outer, "epoll_wait"))[:2] == ("postmaster", "ServerLoop")
+    slots = (*outer, "postmaster_child_launch", "ReplSlotSyncWorkerMain", "WaitLatch")
+    assert own(slots) == ("slotsync worker", "ReplSlotSyncWorkerMain", "WaitLatch")
     assert own(("f", "g")) == ("process", "f", "g")
 
 
@@ -213,6 +233,35 @@ def test_waits_for_something_to_do_are_idle() -> None:
         (*latch[:-1], "wait_something_else"),
     ):
         assert not is_idle(busy), busy
+
+
+def test_replication_that_waits_for_something_to_do_is_idle() -> None:
+    launched = ("main", "ServerLoop", "BackgroundWorkerMain")
+    latch = ("WaitLatchOrSocket", "WaitEventSetWait", "epoll_wait")
+    sender = ("PostgresMain", "exec_replication_command", "StartReplication", "WalSndLoop")
+    logical = (*sender, "XLogSendLogical", "XLogReadRecord", "WalSndWaitForWal")
+    stripped = ("PostgresMain", "exec_replication_command", "postgres+0x1", "postgres+0x2")
+    summarizer = ("WalSummarizerMain", "SummarizeWAL", "XLogReadRecord", "ReadPageInternal")
+    apply = (*launched, "ApplyWorkerMain", "run_apply_worker", "start_apply", "LogicalRepApplyLoop")
+    parallel = (*launched, "ParallelApplyWorkerMain", "LogicalParallelApplyLoop")
+    slots = ("ServerLoop", "ReplSlotSyncWorkerMain")
+    for idle in (
+        (*sender, "WalSndWait", *latch),
+        (*stripped, *latch),
+        (*summarizer, "summarizer_wait_for_wal", "WaitLatch", "epoll_wait"),
+        (*apply, *latch),
+        (*parallel, *latch),
+        (*slots, "wait_for_slot_activity", *latch),
+    ):
+        assert is_idle(own(idle)), idle
+    for busy in (
+        (*logical, "WalSndWait", *latch),
+        ("PostgresMain", "exec_simple_query", "SyncRepWaitForLSN", *latch),
+        (*summarizer, "summarizer_read_local_xlog_page", "WALRead", "pread"),
+        (*apply, "apply_dispatch", "LockAcquireExtended", "ProcSleep", *latch),
+        (*slots, "libpqrcv_exec", *latch),
+    ):
+        assert not is_idle(own(busy)), busy
 
 
 def test_what_perf_tells_before_it_is_ready_is_no_less() -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pgtare.observing.flame import processes
+from pgtare.observing.flame import frames, processes
 from pgtare.observing.flame.processes import FlameTarget
 
 #: A number that no process has.
@@ -70,3 +70,31 @@ def test_the_server_knows_no_process_by_another_namespaces_number(
     target = FlameTarget([os.getpid(), ENDED], os.getpid(), "a server in a container")
     assert target.by_server_pid() == {1: os.getpid()}
     assert target.unnumbered == 1
+
+
+@pytest.mark.parametrize(
+    ("title", "kind", "idle"),
+    [
+        ("checkpointer ", "checkpointer", True),
+        ("main: archiver last was 000000010000000000000001", "archiver", True),
+        ("walreceiver streaming 0/3000148", "walreceiver", True),
+        ("walsender repl 10.0.0.1(4711) streaming 0/3000148", "walsender", True),
+        ("startup recovering 000000010000000000000003", "startup process", False),
+        ("slotsync worker ", "slotsync worker", True),
+        ("autovacuum worker shop", "autovacuum worker", False),
+        ("logical replication worker for subscription 16390", "apply worker", True),
+        ("logical replication apply worker for subscription 16390", "apply worker", True),
+        ("logical replication apply worker for subscription 16390 waiting", "apply worker", False),
+        ("startup shop [local] idle", "backend", True),
+        ("app shop 10.0.0.1(4711) UPDATE waiting", "backend", False),
+    ],
+)
+def test_what_waits_throughout_is_idle_by_its_kind_and_title(
+    monkeypatch: pytest.MonkeyPatch, title: str, kind: str, idle: bool
+) -> None:
+    files = {"cmdline": f"postgres: {title}\0", "stack": "[<0>] ep_poll+0x1/0x2\n"}
+    monkeypatch.setattr(processes, "read", lambda pid, name: files[name])
+    monkeypatch.setattr(processes, "sleeps", lambda pid: True)
+    stack = processes.standing(1)
+    assert stack is not None
+    assert (stack[0], frames.is_idle(stack)) == (kind, idle)

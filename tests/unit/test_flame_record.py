@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from pgtare.observing.flame import perf
+from pgtare.observing.flame import perf, processes
 from pgtare.observing.flame.perf import Collector
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.record import FlameRecorder, choose, wall_clock_offset_ns
@@ -71,6 +71,44 @@ def test_a_sample_counts_as_long_as_the_kernel_allows(
     assert recorder.failure is None
     assert recorder.collected.samples().weight_ns.tolist() == [10**9 // rate]
     assert len([n for n in recorder._notes("time", "") if "max_sample_rate" in n]) == notes
+
+
+@pytest.fixture
+def one_of_several(monkeypatch: pytest.MonkeyPatch) -> FlameTarget:
+    """One server of several on this machine; we are the postmaster."""
+    monkeypatch.setattr(perf, "find_perf", lambda: "perf")
+    monkeypatch.setattr(perf, "check_allowed", lambda mode, pids: None)
+    monkeypatch.setattr(processes, "in_machine_namespace", lambda: True)
+    monkeypatch.setattr(FlameTarget, "alone", False)
+    return FlameTarget([os.getpid(), 1, 2], os.getpid(), "this process")
+
+
+def test_none_are_drawn_by_lot_whose_numbers_the_kernel_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, one_of_several: FlameTarget
+) -> None:
+    """In a container it would compare them with its own numbers of other processes."""
+    switched = iter(range(0, 10**9, 10**6))
+    monkeypatch.setattr(processes, "switches", lambda pid: next(switched))
+    monkeypatch.setattr(processes, "in_machine_namespace", lambda: False)
+    recorder = FlameRecorder("off", one_of_several, walk=perf.FRAME_POINTERS)
+    recorder._choose()
+    assert not recorder._by_lot
+    arguments = recorder._arguments()
+    assert arguments[arguments.index("--filter") + 1].startswith("prev_comm ==")
+
+
+def test_sessions_to_come_are_missing_only_where_the_kernel_sifts_by_number(
+    one_of_several: FlameTarget,
+) -> None:
+    for number, name, note in (
+        (perf.FILTERED, "prev_pid ==", "Sessions that connected"),
+        (perf.FILTERED + 1, "prev_comm ==", "Events of other servers"),
+    ):
+        one_of_several.pids = list(range(number))
+        recorder = FlameRecorder("off", one_of_several, walk=perf.FRAME_POINTERS)
+        arguments = recorder._arguments()
+        assert arguments[arguments.index("--filter") + 1].startswith(name)
+        assert any(n.startswith(note) for n in recorder._notes("time", ""))
 
 
 def test_clocks_are_read_together_although_the_processor_is_lost(

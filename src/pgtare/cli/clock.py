@@ -19,7 +19,7 @@ from pgtare.kit.progress import Display
 from pgtare.observing.clock import show
 from pgtare.observing.clock.clocks import BY_NAME
 from pgtare.observing.clock.consequences import ROW, SYSTEM, node_calls
-from pgtare.observing.clock.schema import ClockReport, PlanTiming
+from pgtare.observing.clock.schema import ClockReport, PlanTiming, Span
 from pgtare.observing.clock.survey import Request, Tick, planned_s, survey
 
 #: Progress is shown of what takes longer, in s.
@@ -70,8 +70,14 @@ def clock(
         report = survey(request, command_line(), tick)
     cost = next((one.cost_ns for one in report.meaning if one.what == ROW), None)
     if explain is not None and calls is not None and cost is not None:  # else interrupted before
-        all_ms = cost.scaled(calls * 1e-6)
-        report.plan = PlanTiming(source=str(explain), calls=calls, call_ns=cost, timing_ms=all_ms)
+        report.plan = PlanTiming(
+            source=str(explain),
+            calls=round(calls.likely),
+            calls_lo=round(calls.lo),
+            calls_hi=round(calls.hi),
+            call_ns=cost,
+            timing_ms=(cost * calls).scaled(1e-6),
+        )
     if not destination.printed:
         _print(report, Console(), histogram)
     destination.write(report.to_json())
@@ -79,7 +85,7 @@ def clock(
         raise typer.Exit(cli.INTERRUPTED)
 
 
-def _node_calls(request: Request, explain: Path | None) -> int | None:
+def _node_calls(request: Request, explain: Path | None) -> Span | None:
     """The calls of the plan's nodes, before the clocks are read; None without a plan."""
     if explain is None:
         return None

@@ -97,28 +97,33 @@ class StopRequest:
 
 @contextlib.contextmanager
 def asked_to_stop() -> Iterator[StopRequest]:
-    """A request that the first ending signal makes; a second one acts as it would without this."""
+    """A request that the first ending signal makes; a later one ends the block.
+
+    One that follows at once, as Ctrl-C pressed twice, is the same request.
+    """
     asked = StopRequest()
     if not _in_main_thread():
         yield asked
         return
-    before = {signum: signal.getsignal(signum) for signum in _ALL}
-    changed = [s for s in _ALL if before[s] is not None and before[s] is not signal.SIG_IGN]
+    with unwind_at_exit_signals():
+        before = {signum: signal.getsignal(signum) for signum in _ALL}
+        changed = [s for s in _ALL if before[s] is not None and before[s] is not signal.SIG_IGN]
 
-    def restore() -> None:
+        def restore() -> None:
+            for signum in changed:
+                signal.signal(signum, before[signum])
+
+        def note(signum: int, frame: FrameType | None) -> None:
+            asked.made = True
+            _again()
+            restore()
+
         for signum in changed:
-            signal.signal(signum, before[signum])
-
-    def note(signum: int, frame: FrameType | None) -> None:
-        asked.made = True
-        restore()
-
-    for signum in changed:
-        signal.signal(signum, note)
-    try:
-        yield asked
-    finally:
-        restore()
+            signal.signal(signum, note)
+        try:
+            yield asked
+        finally:
+            restore()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ chooses the counter, it reads RDTSC for rows and RDTSCP for I/O.
 EXPLAIN ANALYZE reads the clock when a node is called and again when it returns. A call returns one
 row, or reports the end, so a node is called once more in each loop than it returns rows. A node
 that delivers a whole hash table or bitmap is called once in each loop. A parent that stops early
-saves the last call of a loop; that call is counted all the same.
+saves the last call of a loop; that call is counted all the same. Until 17 the rows of a loop, their
+mean, are rounded to a whole number.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def meaning(clocks: Iterable[ClockResult], choice: Choice, counter: bool = True)
     return found
 
 
-def node_calls(path: Path) -> int:
+def node_calls(path: Path) -> Span:
     """The timed calls of all nodes of a plan, in all processes.
 
     path: what EXPLAIN (ANALYZE, FORMAT JSON) or auto_explain wrote. Raises UsageError.
@@ -125,7 +126,8 @@ def node_calls(path: Path) -> int:
         document = document[0]
     if not isinstance(document, dict) or not isinstance(document.get("Plan"), dict):
         raise UsageError(f"{path} is not one plan of PostgreSQL: {_HOW}")
-    return round(sum(_calls(node, path) for node in _nodes(document["Plan"])))
+    nodes = (_calls(node, path) for node in _nodes(document["Plan"]))
+    return sum(nodes, start=_between(0, 0, 0))
 
 
 def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -139,9 +141,12 @@ def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             waiting += below if isinstance(below, list) else [below]
 
 
-def _calls(node: Mapping[str, Any], path: Path) -> float:
+def _calls(node: Mapping[str, Any], path: Path) -> Span:
     rows, loops = (_count(node.get(name), path) for name in ("Actual Rows", "Actual Loops"))
-    return loops if node.get("Node Type") in _AT_ONCE else rows * loops + loops
+    if node.get("Node Type") in _AT_ONCE:
+        return _between(loops, loops, loops)
+    off = 0.5 if isinstance(rows, int) and loops > 1 else 0
+    return _between(max(rows - off, 0) + 1, rows + 1, rows + off + 1).scaled(loops)
 
 
 def _count(value: object, path: Path) -> float:

@@ -206,8 +206,11 @@ def plan(found: PlanTiming) -> str:
         numbers.duration(1000 * ms)
         for ms in (found.timing_ms.likely, max(found.timing_ms.lo, 0), found.timing_ms.hi)
     )
+    calls = numbers.counted(found.calls, "timed call")
+    if found.calls_lo < found.calls_hi:
+        calls += f" [{numbers.count(found.calls_lo)}, {numbers.count(found.calls_hi)}]"
     return (
-        f"{found.source}: {numbers.counted(found.calls, 'timed call')} of plan nodes, "
+        f"{found.source}: {calls} of plan nodes, "
         f"{_ns_span(found.call_ns)} each: EXPLAIN's TIMING adds {likely} [{low}, {high}]."
     )
 

@@ -166,6 +166,8 @@ class Scheduler:
     _away: dict[int, _Away] = field(default_factory=dict)
     #: our number of a process by the kernel's, if they differ (in a pid namespace)
     _ours: dict[int, int] = field(default_factory=dict)
+    #: when a process last came by the kernel's number, and was not known to be away
+    _came_ns: dict[int, int] = field(default_factory=dict)
 
     def begin(self, time_ns: int, standing: dict[int, tuple[int, Stack]]) -> None:
         """The recording began. standing: stacks of processes that waited when these were read.
@@ -203,6 +205,9 @@ class Scheduler:
         if event.stack:
             if event.tid != leaving:
                 self._ours[leaving] = event.tid
+                came_ns = self._came_ns.pop(leaving, None)
+                if came_ns is not None and event.tid in self._away:  # since the beginning
+                    self._came(event.tid, came_ns)
             leaving = event.tid
             if leaving and self.wanted(leaving):
                 self.switches += 1
@@ -213,13 +218,18 @@ class Scheduler:
                     event.time_ns, frames.own(event.stack), runnable=state.startswith("R")
                 )
             return
-        coming = self._ours.get(coming, coming)
-        if coming and self.wanted(coming):
-            away = self._away.pop(coming, None)
-            if away is None or event.time_ns < away.read_ns:  # what was read is of a later wait
-                self.unmatched += 1
-            else:
-                self._back(coming, away, event.time_ns)
+        ours = self._ours.get(coming, coming)
+        if ours not in self._away:
+            self._came_ns[coming] = event.time_ns
+        if ours and self.wanted(ours):
+            self._came(ours, event.time_ns)
+
+    def _came(self, pid: int, time_ns: int) -> None:
+        away = self._away.pop(pid, None)
+        if away is None or time_ns < away.read_ns:  # what was read is of a later wait
+            self.unmatched += 1
+        else:
+            self._back(pid, away, time_ns)
 
     def _woken(self, event: Event) -> None:
         found = _WAKING.search(event.fields)

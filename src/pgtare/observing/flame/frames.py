@@ -16,6 +16,9 @@ _MAINS = {
     "BackgroundWorkerMain": "background worker",
     "StartBackgroundWorker": "background worker",
     "ApplyWorkerMain": "apply worker",
+    "ParallelApplyWorkerMain": "apply worker",
+    "ReplSlotSyncWorkerMain": "slotsync worker",
+    "exec_replication_command": "walsender",
     "CheckpointerMain": "checkpointer",
     "BackgroundWriterMain": "background writer",
     "WalWriterMain": "walwriter",
@@ -39,9 +42,15 @@ _OUTER = {"ServerLoop", "PostmasterMain", "BackgroundWorkerMain", "StartBackgrou
 _SESSIONS = frozenset({"backend", "parallel worker"})
 #: How the frame of a session that waited throughout ends, if it waited for its client.
 _IDLE_STATES = (" idle", " idle in transaction", " idle in transaction (aborted)")
+#: How that of any other ends, if it waited for a lock.
+LOCK_STATE = " waiting"
+_NEVER_IDLE = frozenset({"process", "startup process", "autovacuum worker"})
 # What waits for something to do passes through nothing else.
 _LATCH = {"WaitLatch", "WaitLatchOrSocket", "WaitEventSetWait", "WaitEventSetWaitBlock"}
 _LATCH |= {"epoll_wait", "__select", "pg_usleep", "poll", "sigsuspend", "ppoll"}
+_LOOPS = {"StartReplication", "StartLogicalReplication", "WalSndLoop", "WalSndWait"}
+_LOOPS |= {"run_apply_worker", "start_apply", "LogicalRepApplyLoop", "LogicalParallelApplyLoop"}
+_LOOPS |= {"wait_for_slot_activity"}
 #: What wait_event_timing puts around each of libc's calls is called as that, behind this.
 _WRAPPED = "wait_"
 _CLIENT = frozenset({"secure_read", "pq_getbyte", "pq_recvbuf", "pq_getmessage", "SocketBackend"})
@@ -76,16 +85,19 @@ def own(stack: Stack) -> Stack:
 def is_idle(stack: Stack) -> bool:
     """Whether a blocked process waits for something to do: its client, or its main loop's latch."""
     own = _undressed(stack)
-    if not own:
+    if not own or own[0] in _NEVER_IDLE:
         return False
+    session = own[0] in _SESSIONS
     if len(own) > 1 and own[1].startswith(THROUGHOUT):
-        return own[0] not in _SESSIONS or own[1].endswith(_IDLE_STATES)
-    if own[0] in _SESSIONS:
+        return own[1].endswith(_IDLE_STATES) if session else not own[1].endswith(LOCK_STATE)
+    if session:
         return not _CLIENT.isdisjoint(own)
-    if own[0] in ("process", "startup process"):
-        return False
+    if own[0] == "walsummarizer":  # below functions that read, too
+        return "WaitLatch" in own
     user = [name for name in own[2:] if not name.endswith(KERNEL)]
-    return all(name.removeprefix(_WRAPPED) in _LATCH or "+0x" in name for name in user)
+    return all(
+        name in _LOOPS or name.removeprefix(_WRAPPED) in _LATCH or "+0x" in name for name in user
+    )
 
 
 def _undressed(stack: Stack) -> list[str]:

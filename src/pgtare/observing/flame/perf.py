@@ -40,7 +40,7 @@ _FIELDS = "comm,pid,tid,time,event,{}ip,sym,dso"
 _NO_COMPLAINT = ("[ perf record:", "Ignor", "Error:", "Warning:", "WARNING:")
 # Above this many counters (processes x processors) the whole machine is watched and sifted here.
 _MOST_COUNTERS = 2048
-FILTERED = 150  # pids in one filter of the kernel; above, by program name
+FILTERED = 150  # pids in one filter of the kernel
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 _MOST_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
@@ -158,10 +158,10 @@ def sampling(rate: int, walk: str, pids: Sequence[int] | None) -> list[str]:
 def scheduling(mode: Mode, walk: str, pids: Sequence[int], *, by_name: bool) -> list[str]:
     """Arguments that record when processes leave the processor, come back, and are woken.
 
-    by_name: every process of that program rather than these pids. The stack is that of the process
-    that leaves, and for "wake" of the one that wakes it; no other stack is copied.
+    by_name: every process of that program rather than these pids, FILTERED at most. The stack is
+    that of the process that leaves, and for "wake" of the one that wakes it; no other stack is
+    copied.
     """
-    by_name = by_name or len(pids) > FILTERED
     bare = "/call-graph=no/"
     arguments = ["-a", "--call-graph", walk]
     for event, number, name in (

@@ -25,15 +25,19 @@ from pgtare.kit.terminal_text import plain
 from pgtare.observing.flame import frames
 from pgtare.observing.flame.frames import Stack
 from pgtare.postgres import pooler
+from pgtare.postgres.backend_types import BACKGROUND
 
 PROGRAMS = frozenset({"postgres", "postmaster"})
 #: The inode of the machine's own pid namespace.
 _MACHINE = "pid:[4026531836]"
-# The title of a process that mostly waits for something to do.
-_BACKGROUND = re.compile(
-    r": (checkpointer|background writer|walwriter|autovacuum launcher|archiver|io worker|logger"
-    r"|logical replication launcher|stats collector|walsummarizer)\b[^:]*$"
-)
+# What titles call otherwise than stacks do.
+_KINDS = {
+    "startup": "startup process",
+    "logical replication worker": "apply worker",
+    "logical replication apply worker": "apply worker",
+    "logical replication parallel apply worker": "apply worker",
+}
+_BACKGROUND = re.compile(f": ({'|'.join((*BACKGROUND, *_KINDS))})\\b[^:]*?({frames.LOCK_STATE})?$")
 # Only a session's title names a client; user and database before it may be called anything.
 _CLIENT = re.compile(r".* (?:\[local\]|\S+\(\d+\))(?: |$)")
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -143,21 +147,22 @@ def libc(pid: int) -> str:
     return ""
 
 
-def activity(pid: int) -> tuple[str, bool]:
-    """What the process says that it does, by its title, and whether it is a client's session.
+def activity(pid: int) -> tuple[str, str]:
+    """What the process says that it does, by its title, and what kind of process it is.
 
     As in `UPDATE waiting`, `idle`, `checkpointer`; the postmaster has no title.
     """
     title = plain(" ".join(read(pid, "cmdline").replace("\0", " ").split()))
     if not title.startswith(("postgres: ", "postmaster: ")):
-        return "postmaster", False
+        return "postmaster", "postmaster"
     client = _CLIENT.match(title)
     if client is not None:
-        return title[client.end() :] or title, True
+        what = title[client.end() :] or title
+        return what, "walsender" if what.startswith("streaming ") else "backend"
     background = _BACKGROUND.search(title)
     if background is not None:
-        return background[1], False
-    return title.partition(": ")[2], True
+        return background[1] + (background[2] or ""), _KINDS.get(background[1], background[1])
+    return title.partition(": ")[2], "backend"
 
 
 def standing(pid: int) -> Stack | None:
@@ -168,9 +173,8 @@ def standing(pid: int) -> Stack | None:
     if not sleeps(pid):
         return None
     kernel = [name + frames.KERNEL for name in _KERNEL_FRAME.findall(read(pid, "stack"))]
-    what, session = activity(pid)
+    what, kind = activity(pid)
     what = what.replace(";", ":")
-    kind = "backend" if session else what
     return (kind, f"{frames.THROUGHOUT}: {what}", *reversed(kernel))
 
 
@@ -191,14 +195,15 @@ class FlameTarget:
     _inner: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._foreign = len(_numbers(self.pids[0])) > 1
+        #: whether the server numbers its processes otherwise than we do
+        self.foreign = len(_numbers(self.pids[0])) > 1
         for pid in self.pids:
             self._learn(pid)
 
     def _learn(self, pid: int) -> None:
         self._known.add(pid)
         self._others.pop(pid, None)
-        if self._foreign and (numbers := _numbers(pid)):
+        if self.foreign and (numbers := _numbers(pid)):
             self._inner[pid] = numbers[-1]
 
     def leave_out(self, pid: int) -> None:
@@ -280,14 +285,14 @@ class FlameTarget:
 
         Without those that ended before it was looked up.
         """
-        if not self._foreign:
+        if not self.foreign:
             return {pid: pid for pid in self._known}
         return {self._inner[pid]: pid for pid in self._known if pid in self._inner}
 
     @property
     def unnumbered(self) -> int:
         """How many ended before the server's own number of them was looked up."""
-        return len(self._known - self._inner.keys()) if self._foreign else 0
+        return len(self._known - self._inner.keys()) if self.foreign else 0
 
 
 def of_pid(pid: int) -> FlameTarget:

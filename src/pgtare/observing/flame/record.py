@@ -123,6 +123,8 @@ class FlameRecorder:
         # The kernel sifts by its own numbers; by name it lets sessions to come pass as well, but
         # also those of other servers, whose events would crowd out ours.
         self.by_name = alone or not processes.in_machine_namespace()
+        #: by name only because there are too many for the kernel to sift by number
+        self.too_many = False
 
     def run(
         self,
@@ -177,7 +179,12 @@ class FlameRecorder:
         return perf.FRAME_POINTERS if kept else perf.DWARF
 
     def _choose(self) -> None:
-        """Choose the processes to watch; those that wake others have their stacks copied, too."""
+        """Choose the processes to watch; those that wake others have their stacks copied, too.
+
+        All, if the kernel has other numbers for them: it could not sift those out.
+        """
+        if not processes.in_machine_namespace():
+            return
         pids = self.target.pids
         most = _MOST_SWITCHES[self.walk] // (2 if self.mode == "wake" else 1)
         before, began = {pid: processes.switches(pid) for pid in pids}, time.monotonic()
@@ -249,6 +256,8 @@ class FlameRecorder:
         if not self.waits:
             return perf.sampling(self.rate, self.walk, None if self.everything else pids)
         watched = list(self.scheduler.weights) if self._by_lot else pids
+        if len(watched) > perf.FILTERED and not self.by_name:
+            self.by_name = self.too_many = True
         return perf.scheduling(self.mode, self.walk, watched, by_name=self.by_name)
 
     def _wait(
@@ -334,6 +343,11 @@ class FlameRecorder:
                 f"more often than can be read: {len(drawn)} of the {sum(drawn):.0f} busiest, "
                 f"drawn by lot, {'represents' if len(drawn) == 1 else 'represent'} all of those. "
                 "Sessions that connected during the recording are not in it."
+            )
+        elif self.too_many:
+            yield (
+                f"Events of other servers here were read as well: with more than {perf.FILTERED} "
+                "processes the kernel cannot leave them out."
             )
         elif self.waits and self.target.postmaster and not self.by_name:
             yield (

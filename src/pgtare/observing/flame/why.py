@@ -44,14 +44,14 @@ class Why:
     def __init__(self) -> None:
         perf.find_perf()
         self._done: dict[str, FlameRecording] = {}
-        self._pids: dict[int, int] = {}
+        #: the machine's number of each process by the server's, if they differ
+        self._pids: dict[int, int] | None = None
         self.notes: list[str] = []
 
     @contextlib.contextmanager
     def during(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
         """Record the server of this connection while the block runs; UsageError if it cannot."""
         target = processes.of_connection(conn)
-        self._pids = target.by_server_pid()
         recorders: list[tuple[Mode, FlameRecorder]] = [("on", _recorder("on", target))]
         try:
             recorders.append(("off", _recorder("off", target)))
@@ -70,6 +70,8 @@ class Why:
             ended.set()
             for thread in threads:
                 thread.join()
+            if target.foreign:  # of sessions that connected meanwhile, too
+                self._pids = target.by_server_pid()
 
     def _run(self, mode: str, recorder: FlameRecorder, ended: threading.Event) -> None:
         try:
@@ -83,7 +85,7 @@ class Why:
             return {}
         began = epoch_ns(datetime.fromisoformat(trial.started))
         data = finished(trial.observations)
-        data = data[(data["flags"] & UnitFlag.UNDRAWN) == 0]
+        data = self._renumbered(data[(data["flags"] & UnitFlag.UNDRAWN) == 0])
         arms = list(trial.names)
         found = {}
         for mode, recording in self._done.items():
@@ -91,7 +93,7 @@ class Why:
             samples = recording.samples
             if mode == "off":
                 samples = samples.of(BLOCKED)
-            which = samples.within(_spans(data, zero, self._pids))
+            which = samples.within(_spans(data, zero))
             found[mode] = reasons.explain(
                 samples,
                 which,
@@ -107,16 +109,27 @@ class Why:
             self.notes += recording.notes
         return found
 
+    def _renumbered(self, data: Observations) -> Observations:
+        """By the machine's numbers of processes, without those whose number is not known."""
+        if self._pids is None:
+            return data
+        known = data[np.isin(data["pid"], list(self._pids))]
+        if len(known) < len(data):
+            self.notes.append(
+                f"{len(data) - len(known):,} of {len(data):,} transactions do not count in the "
+                "reasons: their sessions ended before the machine's number of them was looked up."
+            )
+        known["pid"] = [self._pids[pid] for pid in known["pid"].tolist()]
+        return known
 
-def _spans(data: Observations, began_ns: int, pids: dict[int, int]) -> Numbers:
-    """When each transaction ran, and under which arm.
 
-    began_ns: of the trial, CLOCK_MONOTONIC. pids: the machine's number by the server's.
-    """
-    machine = np.array([pids.get(int(p), int(p)) for p in data["pid"].tolist()], np.int64)
+def _spans(data: Observations, began_ns: int) -> Numbers:
+    """When each transaction ran, and under which arm. began_ns: of the trial, CLOCK_MONOTONIC."""
     start = began_ns + data["start_ns"]
     end = start + data["service_ns"] + data["client_ns"]
-    return np.stack([machine, start, end, data["arm"].astype(np.int64)], axis=1)
+    return np.stack(
+        [data["pid"].astype(np.int64), start, end, data["arm"].astype(np.int64)], axis=1
+    )
 
 
 def _recorder(mode: Mode, target: FlameTarget) -> FlameRecorder:
