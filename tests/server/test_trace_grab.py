@@ -110,7 +110,8 @@ def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Pat
     place = ("trace", "grab", tmp_path / "g", "--dsn", tracer.dsn(), "--reserve", "0")
     pid = str(armed.info.backend_pid)
     done = in_process(*place, "--last", "3s", "--pid", pid)
-    assert re.search(rf"^process {pid} \(postgres, shop\): the last [\d.]+ m?s$", done.stdout, re.M)
+    said = rf"^process {pid} \(postgres, shop\): the last [\d.,]+ m?s$"
+    assert re.search(said, done.stdout, re.M)
     found = call_texts(ledger(load(tmp_path / "g")))
     assert "SELECT 'just now'" in found
     assert "SELECT 'long ago'" not in found
