@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 
+from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import PgbenchLoad
-from tests.sessions import Connection
+from tests.sessions import Connection, eventually
 
 
 @contextlib.contextmanager
@@ -77,6 +78,37 @@ def during(work: Callable[[], object]) -> Iterator[threading.Thread]:
         yield thread
     finally:
         thread.join(20)
+
+
+@contextlib.contextmanager
+def asleep(client: Connection) -> Iterator[None]:
+    """A session that sleeps meanwhile, and is woken at the end."""
+
+    def sleep() -> None:
+        with contextlib.suppress(psycopg.errors.QueryCanceled):
+            client.execute("SELECT pg_sleep(60)")
+
+    with during(sleep) as thread:
+        try:
+            yield
+        finally:
+            while thread.is_alive():
+                client.cancel()
+                thread.join(0.5)
+
+
+def until_it_measures(cluster: Cluster) -> None:
+    """Wait until another process has run transactions there, and longer than to warm up."""
+    count = "SELECT sum(xact_commit) FROM pg_stat_database"
+    with cluster.connect(autocommit=True) as connection:
+
+        def commits() -> int:
+            ((found,),) = connection.execute(count).fetchall()
+            return int(found)
+
+        before = commits()
+        eventually(lambda: commits() > before + 500)
+    time.sleep(2)
 
 
 def check_for(load: PgbenchLoad, seconds: float) -> None:

@@ -63,6 +63,13 @@ def role(observer: Connection, name: str) -> Iterator[str]:
         observer.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
 
+def executed_s(connection: Connection, query: str) -> float:
+    """Execute a statement; how long its client waited for it, s."""
+    began = time.monotonic()
+    connection.execute(query.encode())
+    return time.monotonic() - began
+
+
 def setting(connection: Connection, name: str = "work_mem") -> tuple[str, str]:
     """Value and source of a setting."""
     (found,) = rows(

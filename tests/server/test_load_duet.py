@@ -126,9 +126,11 @@ def test_scripts_are_chosen_by_weight(driver: Path, targets: Any, tmp_path: Path
         scripts.append(Script(path, weight))
     spec = LoadSpec(scripts=tuple(scripts), protocol="prepared", seed=1)
     rows = run_duet(driver, targets, spec, SHORT, tmp_path / "r").records.rows
-    shares = np.bincount(rows["script"], minlength=3) / len(rows)
+    drawn = rows["script"][rows["cluster"] == 0]  # the other's are the same
+    shares = np.bincount(drawn, minlength=3) / len(drawn)
     assert shares[1] == 0
-    assert shares[2] == pytest.approx(0.75, abs=0.08)
+    # but for one of a million fair draws, of as many as there were
+    assert shares[2] == pytest.approx(0.75, abs=4.9 * np.sqrt(0.75 * 0.25 / len(drawn)))
 
 
 # Truth of what is measured
@@ -137,13 +139,20 @@ def test_scripts_are_chosen_by_weight(driver: Path, targets: Any, tmp_path: Path
 def test_a_known_delay_is_recovered(
     driver: Path, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
-    """2 ms more sleep, set for the session, in one of the clusters."""
+    """2 ms more sleep, set for the session, in one of the clusters.
+
+    Means of the fastest fifth, which a busy machine leaves alone.
+    """
     targets = [pair[0].dsn(options="-c duet.ms=1"), pair[1].dsn(options="-c duet.ms=3")]
     spec = script("SELECT pg_sleep(current_setting('duet.ms')::float8 / 1000);")
     run = run_duet(driver, targets, spec, Length(0.8, warmup_s=0.2), tmp_path / "r")
     assert run.whole
-    medians = [float(np.median(latencies_us(run.records, c))) for c in (0, 1)]
-    assert medians[1] - medians[0] == pytest.approx(2000, rel=0.15)
+
+    def fastest(cluster: int) -> float:
+        values = np.sort(latencies_us(run.records, cluster))
+        return float(values[: max(1, len(values) // 5)].mean())
+
+    assert fastest(1) - fastest(0) == pytest.approx(2000, rel=0.15)
 
 
 def test_the_warm_up_is_recorded_but_not_measured(
@@ -151,9 +160,9 @@ def test_the_warm_up_is_recorded_but_not_measured(
 ) -> None:
     """Records are kept as columns."""
     run = run_duet(driver, targets, script(SELECT_1), Length(0.2, warmup_s=0.2), tmp_path / "r")
-    started = run.records.rows["scheduled_ns"]
-    assert started.min() < 50_000_000
-    assert 300_000_000 < started.max() < 420_000_000
+    rows = run.records.rows
+    started = rows["scheduled_ns"][rows["turn"] == 0]  # a cycle that has begun is ended
+    assert started.min() < 200_000_000 < started.max() < 420_000_000
     assert run.records.measured["scheduled_ns"].min() >= 200_000_000
     npz.write(tmp_path / "r.npz", run.records.columns())
     columns = np.load(tmp_path / "r.npz")
@@ -169,7 +178,8 @@ def test_more_records_than_fit_a_block_are_all_kept(
     output = tmp_path / "r"
 
     def enough() -> bool:
-        return output.exists() and output.stat().st_size > 4 * 8192 * 40 and len(reports) > 1
+        written = output.exists() and output.stat().st_size > 4 * 8192 * 40
+        return written and len(reports) > 1 and reports[-1][1] > reports[0][1]
 
     def await_blocks() -> None:
         deadline = time.monotonic() + 30
@@ -189,7 +199,9 @@ def test_more_records_than_fit_a_block_are_all_kept(
     assert_nothing_lost(run.records)
     assert len(run.records.rows) > 4 * 8192
     assert [s for s, _ in reports][:2] == [1.0, 2.0]
-    assert 0 < reports[0][1] < reports[1][1] <= len(run.records.rows)
+    counts = [transactions for _, transactions in reports]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1] <= len(run.records.rows)
 
 
 # PostgreSQL 15

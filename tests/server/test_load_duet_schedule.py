@@ -15,7 +15,13 @@ from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load.duet import run_duet
 from pgtare.postgres.load.duet_plan import Length
 from pgtare.postgres.load.duet_records import Outcome
-from tests.duet_runs import SELECT_1, assert_nothing_lost, backend_of, latencies_us
+from tests.duet_runs import (
+    SELECT_1,
+    assert_nothing_lost,
+    backend_of,
+    latencies_us,
+    signal_driver,
+)
 from tests.loads import during
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -82,13 +88,15 @@ def test_a_stalled_server_shows_as_latency(
     driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path, rate: float | None
 ) -> None:
     """A backend stopped for 300 ms: who keeps to a schedule sees all that it kept waiting."""
-    stalled_s = 0.3
+    stopped_s = []
 
     def stall() -> None:
         pid = backend_of(pair[0])
         time.sleep(0.5)
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(stalled_s)
+        began = time.monotonic()
+        time.sleep(0.3)
+        stopped_s.append(time.monotonic() - began)
         os.kill(pid, signal.SIGCONT)
 
     with during(stall):
@@ -96,17 +104,19 @@ def test_a_stalled_server_shows_as_latency(
     assert run.whole
     assert_nothing_lost(run.records)
     stalled, other = (latencies_us(run.records, c) for c in (0, 1))
-    assert stalled.max() == pytest.approx(stalled_s * 1e6, rel=0.35)
+    assert stalled.max() >= 0.65 * stopped_s[0] * 1e6
+    late, other_late = (int((latencies > 100_000).sum()) for latencies in (stalled, other))
     if rate is None:
         # coordinated omission: a closed loop stops asking
-        assert (stalled > 50_000).sum() < 10
+        assert late < 10
         return
-    # 60 were due in the meantime, and waited for as long as was left of it: 150 ms on average, so
-    # two thirds of them for 100 ms; a busy machine can only add to that
-    late = stalled > stalled_s / 3 * 1e6
-    assert late.sum() > 0.6 * (2 / 3) * rate * stalled_s
-    # the other cluster's transactions, of the same thread, were not held up by it
-    assert (other > stalled_s / 3 * 1e6).sum() < 0.3 * late.sum()
+    # 60 or more were due in the meantime, and waited for as long as was left of it: those of all
+    # but its last 100 ms for that long; a busy machine can only add to that
+    due = rate * (stopped_s[0] - 0.1)
+    assert late > 0.6 * due
+    # the other cluster's transactions, of the same thread, were not held up by it: what holds up
+    # the whole machine adds to both
+    assert late - other_late > 0.4 * due
 
 
 def test_what_was_due_but_never_answered_is_recorded(
@@ -128,12 +138,16 @@ def test_threads_and_backends_share_processors(
 ) -> None:
     usable = sorted(os.sched_getaffinity(0))
     seen: list[set[int]] = []
+    output = tmp_path / "r"
 
     def look() -> None:
-        pids = [backend_of(cluster) for cluster in pair]
-        time.sleep(0.2)
-        seen.extend(os.sched_getaffinity(pid) for pid in pids)
+        try:
+            pids = [backend_of(cluster) for cluster in pair]
+            time.sleep(0.2)
+            seen.extend(os.sched_getaffinity(pid) for pid in pids)
+        finally:
+            signal_driver(output, signal.SIGINT)
 
     with during(look):
-        run_duet(driver, targets, script(SELECT_1), Length(0.8), tmp_path / "r")
+        run_duet(driver, targets, script(SELECT_1), Length(30), output)
     assert seen == [{usable[0]}, {usable[0]}]

@@ -1,7 +1,6 @@
 """A trial changes nothing else that PostgreSQL does."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 
@@ -13,8 +12,9 @@ from pgtare.estimate.trial.observations import UnitFlag
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.settings import Value
+from tests.loads import during
 from tests.servers import crashes, run_program, weighable
-from tests.sessions import Connection, bare_session, eventually, one, setting
+from tests.sessions import Connection, bare_session, eventually, one, setting, until_it_waits
 from tests.trials import MARKED, MARKER, flagged, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -69,18 +69,28 @@ def test_auxiliary_processes_outlive_trials(lively: Cluster) -> None:
     assert not any(word in collected.read_text() for word in ("terminated by signal", "PANIC"))
 
 
-def test_statement_timeout_and_cancel_request_strike(client: Connection) -> None:
+def test_statement_timeout_and_cancel_request_strike(lively: Cluster, client: Connection) -> None:
     client.execute("SET statement_timeout = '50ms'")
     for _ in range(3):
         with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
             client.execute("SELECT pg_sleep(5)")
-    client.execute("RESET statement_timeout")
+
+    def reset() -> bool:
+        with contextlib.suppress(psycopg.errors.QueryCanceled):
+            client.execute("RESET statement_timeout")
+            return True
+        return False
+
+    eventually(reset)
     client.execute("BEGIN")
-    timer = threading.Timer(0.1, client.cancel_safe)
-    timer.start()
-    with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
-        client.execute("SELECT pg_sleep(5)")
-    timer.join()
+
+    def cancel() -> None:
+        with bare_session(lively, application_name="pgtare") as operator:
+            until_it_waits(operator, client, "Timeout")
+        client.cancel_safe()
+
+    with during(cancel), pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
+        client.execute("SELECT pg_sleep(60)")
     client.execute("ROLLBACK")
     assert one(client, "SELECT 1") == 1
 
@@ -109,8 +119,7 @@ def test_notifications_reach_an_idle_session(lively: Cluster, client: Connection
     [("idle_session_timeout", "SELECT 1"), ("idle_in_transaction_session_timeout", "BEGIN")],
 )
 def test_idle_timeouts_strike(client: Connection, setting: str, statement: str) -> None:
-    client.execute(f"SET {setting} = '100ms'")
-    client.execute(statement)
+    client.execute(f"SET {setting} = '100ms'; {statement}")
     time.sleep(0.4)
     with pytest.raises(psycopg.Error, match=r"timeout|closed"):
         client.execute("SELECT 1")

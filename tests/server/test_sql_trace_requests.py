@@ -116,11 +116,7 @@ def written(client: Connection, key: int) -> None:
 
 
 def cancelled(client: Connection, key: int) -> None:
-    client.execute("SET statement_timeout = 5")
-    try:
-        client.execute("SELECT pg_sleep(20)")
-    finally:
-        client.execute("RESET statement_timeout")
+    client.execute("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(20)")
 
 
 def copied(client: Connection, key: int) -> None:

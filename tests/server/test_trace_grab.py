@@ -20,7 +20,7 @@ from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process
-from tests.sessions import Connection, session
+from tests.sessions import Connection, executed_s, session, until_it_waits
 from tests.trace_records import call_texts
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -50,7 +50,7 @@ def reach(found: Grabbed, client: Connection) -> SessionReach:
 def test_all_that_the_ring_holds_is_there_and_adds_up(
     tracer: Cluster, armed: Connection, tmp_path: Path
 ) -> None:
-    armed.execute("SELECT pg_sleep(0.3)")
+    asleep_s = executed_s(armed, "SELECT pg_sleep(0.3)")
     taken = grab(tracer, tmp_path / "g", Target(application="shop"))
     assert reach(taken, armed).whole
     assert reach(taken, armed).reach_s >= 0.3
@@ -60,7 +60,7 @@ def test_all_that_the_ring_holds_is_there_and_adds_up(
     assert {"SELECT 'the first of all'", "SELECT pg_sleep(0.3)"} <= set(call_texts(book))
     found = profile(book)
     asleep = sum(line.total_ns for line in found.lines if "PgSleep" in line.name)
-    assert 0.3e9 <= asleep <= 0.4e9
+    assert 0.3 <= asleep / 1e9 <= asleep_s + 0.01
 
 
 def test_a_ring_that_ran_over_reaches_back_to_its_oldest_record(
@@ -105,29 +105,34 @@ def test_waits_that_reach_back_less_far_than_calls_are_counted_as_lost(
 
 def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Path) -> None:
     armed.execute("SELECT 'long ago'")
-    time.sleep(2)
+    time.sleep(4)
     armed.execute("SELECT 'just now'")
     place = ("trace", "grab", tmp_path / "g", "--dsn", tracer.dsn(), "--reserve", "0")
     pid = str(armed.info.backend_pid)
-    done = in_process(*place, "--last", "1s", "--pid", pid)
-    assert re.search(rf"^process {pid} \(postgres, shop\): the last [\d.]+ ms$", done.stdout, re.M)
+    done = in_process(*place, "--last", "3s", "--pid", pid)
+    said = rf"^process {pid} \(postgres, shop\): the last [\d.,]+ m?s$"
+    assert re.search(said, done.stdout, re.M)
     found = call_texts(ledger(load(tmp_path / "g")))
     assert "SELECT 'just now'" in found
     assert "SELECT 'long ago'" not in found
 
 
-def test_a_request_that_is_open(tracer: Cluster, armed: Connection, tmp_path: Path) -> None:
+def test_a_request_that_is_open(
+    tracer: Cluster, armed: Connection, onlooker: Connection, tmp_path: Path
+) -> None:
     """Also if it began before the time that is asked for, and nothing has come since."""
     began = time.monotonic()
-    armed.pgconn.send_query(b"SELECT 'open', pg_sleep(4)")
+    armed.pgconn.send_query(b"SELECT 'open', pg_sleep(60)")
+    until_it_waits(onlooker, armed, "Timeout")
     time.sleep(1.5)
     taken = grab(tracer, tmp_path / "g", Target(application="shop"), last_s=1)
     grabbed_s = time.monotonic() - began
+    armed.cancel()
     while armed.pgconn.get_result() is not None:
         pass
     assert reach(taken, armed).reach_s >= 1.4
     book = ledger(load(tmp_path / "g"))
-    assert "SELECT 'open', pg_sleep(4)" in call_texts(book)
+    assert "SELECT 'open', pg_sleep(60)" in call_texts(book)
     # and so is the wait that goes on, in the execution that goes on
     (asleep,) = [line for line in profile(book).lines if "PgSleep" in line.name]
     assert 1.4 <= asleep.total_ns / 1e9 <= grabbed_s

@@ -15,6 +15,7 @@ from pgtare.observing.trace.file.tables import NO_RING
 from pgtare.postgres.cluster import Cluster
 from tests.commands import start_pgtare
 from tests.sessions import Connection, eventually
+from tests.trace_recorder import has_streams
 from tests.trace_rings import KEPT, short, since, unread
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -42,8 +43,7 @@ def test_recorder_that_comes_too_late(
     recorder = start_pgtare(
         "trace", "record", rec, "--dsn", tracer.dsn(), "--reserve", "0", "--armed", "--json"
     )
-    eventually(rec.exists)
-    time.sleep(0.5)
+    eventually(lambda: short(tracer, onlooker) and has_streams(rec))
     before = unread(onlooker)
     with stopped(recorder.pid):
         for _ in range(KEPT + 4):

@@ -116,18 +116,21 @@ def test_a_clock_that_was_set_forward_cuts_nothing_off(
     thread.start()
     out = tmp_path / "recording"
     options = ("--armed", "--duration", "2s", "--reserve", "0", "--dsn", timed.dsn())
+    began = time.monotonic()
     try:
         done = in_process("trace", "record", out, *options)
     finally:
+        took_s = time.monotonic() - began
         ended.set()
         thread.join()
     assert done.returncode == 0, done.stderr
     assert "3600 s behind" in done.stdout
     book = ledger(load(out))
     (process,) = [p for p in book.processes if p.ring.pid == watched.info.backend_pid]
-    assert 1.5e9 < process.end - process.begin < 2.5e9
+    assert 1e9 < process.end - process.begin <= took_s * 1e9
     lines = {line.name: line.total_ns for line in profile(book, "class").lines}
-    assert lines["Timeout"] > 1.5e9
+    # its sleeps are short, and after each it may wait for a processor
+    assert lines["Timeout"] > 0.4 * (process.end - process.begin)
 
 
 @on_one_server

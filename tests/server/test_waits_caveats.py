@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 
@@ -17,7 +16,7 @@ from pgtare.postgres.wait_counters import rates
 from pgtare.postgres.wait_counters.model import Snapshot
 from pgtare.postgres.wait_counters.reader import open_reader
 from tests.commands import pgtare, refused
-from tests.loads import during
+from tests.loads import asleep, during
 from tests.sessions import Connection, eventually, one, role, session
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -49,9 +48,10 @@ def test_time_on_a_processor_is_counted_where_all_sessions_are(
 ) -> None:
     found = top(timed)
     assert (found["on_cpu_by"], found["notes"]) == ("counted", [])
-    assert found["on_cpu"] == pytest.approx(1, abs=0.1)
+    # who looks can be without a processor between two clocks
+    assert found["on_cpu"] == pytest.approx(1, abs=0.3)
     assert isinstance(found["run_queue"], float)
-    assert found["run_queue"] < 1.1
+    assert found["run_queue"] < 1.3
 
 
 def test_the_kernels_time_in_the_run_queue_is_read() -> None:
@@ -138,19 +138,18 @@ def test_a_user_who_may_not_use_the_schema_is_shown_the_grant(
 def test_a_user_without_rights_has_others_waits_under_way(
     timed: Cluster, observer: Connection, watched: Connection
 ) -> None:
-    thread = threading.Thread(target=watched.execute, args=("SELECT pg_sleep(4)",))
-    thread.start()
-    try:
-        with role(observer, "reader_of_sums"), open_reader(timed.dsn(user="reader_of_sums")) as own:
-            eventually(lambda: _sleeps_ms(own.snapshot()) > 0)
-            before = own.snapshot()
-            time.sleep(0.5)
-            found = rates.profile(before, own.snapshot())
-    finally:
-        thread.join(20)
+    with (
+        role(observer, "reader_of_sums"),
+        asleep(watched),
+        open_reader(timed.dsn(user="reader_of_sums")) as own,
+    ):
+        eventually(lambda: _sleeps_ms(own.snapshot()) > 0)
+        before = own.snapshot()
+        time.sleep(0.5)
+        found = rates.profile(before, own.snapshot())
     (sleeping,) = [rate for rate in found.events if rate.event.name == "PgSleep"]
     assert sleeping.waits == 0  # it has not ended
-    assert sleeping.active == pytest.approx(1, abs=0.1)
+    assert sleeping.active == pytest.approx(1, abs=0.3)
     assert "waits by event are those of all sessions" in found.notes[0]
 
 

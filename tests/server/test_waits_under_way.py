@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pgtare.postgres.cluster import Cluster
-from tests.loads import during
+from tests.loads import asleep, during
 from tests.sessions import Connection, eventually, one, role, rows, session
 from tests.waits import waits
 
@@ -60,12 +60,19 @@ def test_sums_tell_everybody_of_waits_under_way(
 ) -> None:
     observer.execute("SELECT wait_event_timing_reset()")
     with role(observer, "curious"), session(timed, user="curious") as connection:
-        with during(lambda: watched.execute("SELECT pg_sleep(1)")):
-            ((ended, running, first),) = eventually(lambda: rows(connection, IN_SUMS))
+
+        def look() -> tuple[tuple[int, int, float], float, float] | None:
+            began = time.monotonic()
+            found = rows(connection, IN_SUMS)
+            return (found[0], began, time.monotonic()) if found else None
+
+        with asleep(watched):
+            (ended, running, first), began, looked = eventually(look)
             time.sleep(0.2)
-            ((_, _, later),) = rows(connection, IN_SUMS)
+            (_, _, later), began_again, looked_again = eventually(look)
             unseen = "SELECT count(*) FROM pg_stat_wait_event_timing_current WHERE pid = %s"
             assert one(connection, unseen, watched.info.backend_pid) == 0
         assert (ended, running) == (0, 1)
-        assert 0 <= first <= later - 200 < 1000
+        assert first >= 0
+        assert began_again - looked - 0.01 <= (later - first) / 1000 <= looked_again - began + 0.01
         assert rows(connection, IN_SUMS) == [(1, 0, 0.0)]

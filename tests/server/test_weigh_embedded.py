@@ -87,7 +87,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     for line in process.stderr:
         if "warming up" in line:
             break
-    time.sleep(5)  # two of them to warm up
+    time.sleep(7)  # two of them to warm up, once all clients have connected
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -31,6 +31,7 @@ from pgtare.weighing.outside.wire import Wire
 from pgtare.weighing.weigh.request import ServerAddress
 from pgtare.weighing.weigh.result import describe_server
 from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare
+from tests.loads import until_it_measures
 from tests.pgbouncer import pooler
 from tests.sessions import eventually
 
@@ -448,7 +449,7 @@ def test_an_interrupt_keeps_what_was_measured(
         "weigh pg_stat_statements --dsn {} -d 60 --output {}", of_tenant(managed), tmp_path / "w"
     )
     read_until(command, "weighing from outside")
-    time.sleep(4)
+    until_it_measures(managed)
     os.killpg(command.pid, how)
     out, err = command.communicate(timeout=30)
     assert command.returncode == 130, err
@@ -477,7 +478,7 @@ def test_a_server_that_stops_ends_it_without_a_verdict(wheel: Binaries, tmp_path
             tmp_path / "w",
         )
         read_until(command, "weighing from outside")
-        time.sleep(4)
+        until_it_measures(cluster)
         cluster.stop()
         out, err = command.communicate(timeout=60)
     assert command.returncode == 1, err

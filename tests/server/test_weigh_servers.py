@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import arm, in_process, pgtare, read, refused, start_pgtare
+from tests.loads import until_it_measures
 from tests.pgbouncer import pooler
 from tests.sessions import eventually
 
@@ -196,10 +197,7 @@ def test_a_server_that_stops_ends_it_without_a_verdict(
 ) -> None:
     with Cluster(wheel, {}) as third:
         running = start_pgtare(f"weigh {servers(two[0], third.dsn())} -d 30")
-        with third.connect(autocommit=True) as conn:
-            count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgtare'"
-            eventually(lambda: (conn.execute(count).fetchone() or (0,))[0] >= 2)
-        time.sleep(2)
+        until_it_measures(third)
         third.stop()
         out, _ = running.communicate(timeout=60)
     assert running.returncode == 1

@@ -787,7 +787,7 @@ def test_a_slow_load_is_no_command_that_was_stopped(
     monkeypatch.setattr(guardian_client, "LEASE_S", 1.0)
     switch = Switch("x", "commands", on="true", off="true")
     guard = SwitchGuard(server.dsn(), restore_file.make("a server", [switch], [None]))
-    guard.allow(3.0)
+    guard.allow(10.0)
     guard.set([False])
     time.sleep(2.5)
     guard.check()
@@ -844,8 +844,10 @@ def test_what_a_command_leaves_running_outlives_the_guardian(
 
 def daemon(pid: Path, line: str = "sleep 300") -> str:
     """A command that starts something that detaches itself, and returns."""
-    starts = f"echo $$ > {shlex.quote(str(pid))}; exec {line}"
-    return f"setsid sh -c {shlex.quote(starts)} > /dev/null 2>&1 < /dev/null & sleep 0.3"
+    file = shlex.quote(str(pid))
+    starts = f"setsid sh -c {shlex.quote(f'echo $$ > {file}; exec {line}')}"
+    ready = f"until test -s {file}; do sleep 0.02; done; sleep 0.3"
+    return f"rm -f {file}; {starts} > /dev/null 2>&1 < /dev/null & {ready}"
 
 
 def test_a_watcher_that_was_restored_outlives_the_end_of_another(
@@ -921,7 +923,7 @@ def test_a_killed_keeper_is_not_said_to_have_left_nothing(tmp_path: Path, sees: 
     pid = tmp_path / "pid"
     changer = Changer("", [Switch("x", "process", on=f"{daemon(pid)}; sleep 300")], [None])
     changer.switch(0, True)
-    eventually(pid.exists)
+    eventually(lambda: pid.exists() and pid.read_text())
     os.kill(changer.leaders[0], signal.SIGKILL)
     try:
         if sees:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -129,10 +128,12 @@ def test_a_reading_costs_more_by_system_call_and_the_loop_adds_something() -> No
 
 
 def test_a_stop_in_the_middle_keeps_what_was_recorded() -> None:
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    def interrupt(seconds: float) -> None:
+        if seconds > 0.05:
+            os.kill(os.getpid(), signal.SIGINT)
+
     began = time.monotonic()
-    found = probe.record(BY_NAME["monotonic"], 30, None)
+    found = probe.record(BY_NAME["monotonic"], 30, None, tick=interrupt)
     assert time.monotonic() - began < 10
     assert found.interrupted
     assert found.differences > 1000

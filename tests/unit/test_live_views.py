@@ -682,7 +682,7 @@ def test_nothing_is_computed_for_a_browser_that_has_gone(
             head = f"GET /activity HTTP/1.1\r\nHost: 127.0.0.1:{one.address.port}\r\n"
             browser.sendall(f"{head}Cookie: {one.cookie}\r\n\r\n".encode())
             eventually(lambda: asked)
-        time.sleep(0.5)  # until the server knows
+        time.sleep(1.5)  # until the server knows
         go_on.set()
         assert one.get("/bill").status == 200
         assert "series" not in asked  # of the activity

@@ -31,6 +31,7 @@ from pgtare.keeping.store.push_thread import PushThread
 from pgtare.keeping.store.pusher import SpoolPusher
 from tests.clickhouse_stand_in import ClickHouseStandIn
 from tests.commands import in_process, refused
+from tests.sessions import eventually
 from tests.unit.live_rows import ODD_SERVER, findings_each_minute
 from tests.unit.spool_rows import UNLIMITED
 from tests.unit.store_engine import COMMITS, commit, differences, filled
@@ -144,6 +145,13 @@ def test_the_thread_goes_on_by_itself_and_says_no_password(
     monkeypatch.setenv(PASSWORD, "quite-secret")
     stand_in.passwords.clear()
     stand_in.down = True
+    log = ""
+
+    def refused_once() -> bool:
+        nonlocal log
+        log += capsys.readouterr().err
+        return "rows stay in the spool" in log
+
     with (
         Spool.open(tmp_path, UNLIMITED) as spool,
         PushThread(tmp_path, read(stand_in.url), COMMITS, spool, AgentLog()),
@@ -151,14 +159,13 @@ def test_the_thread_goes_on_by_itself_and_says_no_password(
         assert spool.sent_seq == 0, "nothing unsent goes by age, from the start"
         for index in range(1, COMMITS + 1):
             commit(spool, index)
-        time.sleep(0.3)
+        eventually(refused_once)
         stand_in.down = False
         deadline = time.monotonic() + 60
         while spool.sent_seq != COMMITS and time.monotonic() < deadline:
             time.sleep(0.05)
     assert differences(store, tmp_path) == {}
-    log = capsys.readouterr().err
-    assert "rows stay in the spool" in log
+    log += capsys.readouterr().err
     assert "the store answers again" in log
     sent = base64.b64encode(b"agent:quite-secret").decode()
     assert f"Basic {sent}" in stand_in.passwords

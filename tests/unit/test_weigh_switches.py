@@ -259,9 +259,10 @@ def test_what_a_killed_process_ran_is_waited_for_and_then_ended(
         commands.end_earlier(file.running)
         assert not commands._of_session(started.popen.pid)
         assert file.running.read() is None
+        monkeypatch.setattr(commands, "LONGEST_END_S", 60.0)
         began = time.monotonic()
         commands.end_earlier(file.running)  # there is none
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 15
     os.close(file.lock)
 
 
