@@ -62,7 +62,10 @@ lower_level(Explained *mine)
 
 	if (mine->raised && capture.slot && capture.level_sets == mine->level_sets &&
 		pg_atomic_read_u32(&capture.slot->asked) == mine->asked)
+	{
 		pg_atomic_compare_exchange_u32(&capture.slot->level, &expected, CAPTURE_OFF);
+		timing_follow_level();
+	}
 	mine->raised = false;
 }
 

@@ -32,8 +32,7 @@ configure(int level)
 		pg_atomic_write_u32(&capture.slot->level, level);
 		ring_let_end(capture.slot, capture.ring != NULL);
 	}
-	if (pg_atomic_read_u32(&capture.slot->level) == CAPTURE_OFF)
-		timing_stop_own();
+	timing_follow_level();
 }
 
 /*

@@ -43,6 +43,7 @@ as_configured(void)
 	pg_atomic_write_u32(&capture.slot->asked, 0);
 	pg_memory_barrier();
 	pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&capture.slot->configured));
+	timing_follow_level();
 }
 
 /* As if another session had requested it; what cannot be traced is not wanted any longer. */

@@ -62,6 +62,14 @@ timing_stop_own(void)
 	slot->turns++;
 }
 
+/* The process has changed its level between waits: what it no longer captures is not timed. */
+void
+timing_follow_level(void)
+{
+	if (pg_atomic_read_u32(&capture.slot->level) == CAPTURE_OFF)
+		timing_stop_own();
+}
+
 /* A wait is over that began as somebody stopped the time: what came after that is its own. */
 void
 timing_add_wait(int64 start, int64 end)

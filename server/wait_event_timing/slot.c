@@ -173,4 +173,5 @@ slot_follow_leader(void)
 	pg_atomic_write_u32(&capture.slot->level, pg_atomic_read_u32(&leader->level));
 	pg_read_barrier();
 	capture.slot->recorded = leader->recorded;
+	timing_follow_level();
 }

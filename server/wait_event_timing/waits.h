@@ -344,6 +344,7 @@ extern int	capture_clock;		/* setting: a ClockSource, for which that of "capture
 extern const ClockRate timing_nanoseconds;
 extern void timing_stop(Slot *slot, const Shared *shared, int64 now);
 extern void timing_stop_own(void);
+extern void timing_follow_level(void);
 extern void timing_add_wait(int64 start, int64 end);
 
 /* slot.c */

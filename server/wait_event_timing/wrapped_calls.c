@@ -40,8 +40,8 @@ bool		calls_hooks = true;
  * Whether this wait, of one of RESTING_CLASSES, is one for something to do.
  *
  * Of a client, a session waits between its statements; within one, for the rows of a
- * COPY or to send its answer, the client keeps the statement waiting.  Other waits of
- * that class are those of senders and receivers of WAL for each other.  Pauses pace a
+ * COPY, to send its answer, or for another server (CREATE SUBSCRIPTION), the client keeps
+ * the statement waiting.  Senders and receivers of WAL wait for each other.  Pauses pace a
  * process of the background; a VACUUM that a client sent is longer by them.  Background
  * workers of extensions wait for their next turn outside of transactions.
  */
@@ -61,9 +61,10 @@ wrap_rests(uint32 event)
 		case WAIT_EVENT_BASE_BACKUP_THROTTLE:
 			return true;
 	}
-	return WAIT_CLASS(event) == CLASS_CLIENT ||
-		(WAIT_CLASS(event) == CLASS_EXTENSION && MyBackendType == B_BG_WORKER &&
-		 !IsTransactionState());
+	if (WAIT_CLASS(event) == CLASS_CLIENT)
+		return MyBackendType != B_BACKEND || debug_query_string == NULL;
+	return (WAIT_CLASS(event) == CLASS_EXTENSION && MyBackendType == B_BG_WORKER &&
+			!IsTransactionState());
 }
 
 /*

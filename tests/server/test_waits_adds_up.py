@@ -174,6 +174,18 @@ def test_top_tells_of_how_many_sessions(timed: Cluster) -> None:
     assert for_s["active"] / length < SESSIONS
 
 
+def test_time_ends_with_an_explained_statement(waits18: Cluster) -> None:
+    """In a session that captures nothing else: it would count as computing for as long as it is."""
+    off = session(waits18, options="-c wait_event_timing.capture=off")
+    with open_reader(waits18.dsn()) as reader, off as connection:
+        connection.execute("EXPLAIN (ANALYZE, WAITS) SELECT pg_sleep(0.01)")
+        snapshots = [reader.snapshot(texts=False)]
+        time.sleep(0.3)
+        snapshots.append(reader.snapshot(texts=False))
+    ms, _ = grown(*snapshots)
+    assert ms == 0
+
+
 def test_time_ends_and_begins_with_capture(timed: Cluster) -> None:
     """A session that is switched off and on counts for as long as its waits are captured."""
     with (

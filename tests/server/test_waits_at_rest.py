@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,20 @@ def unread(cluster: Cluster) -> Iterator[None]:
     with session(cluster) as connection:
         connection.pgconn.send_query(b"SELECT repeat('x', 1000) FROM generate_series(1, 100000)")
         yield
+        connection.cancel_safe()
+        while connection.pgconn.get_result() is not None:
+            pass
+
+
+def test_a_statement_that_waits_for_another_server_is_active(
+    timed: Cluster, observer: Connection
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, session(timed) as connection:
+        where = f"host=127.0.0.1 port={silent.getsockname()[1]}"
+        subscribe = f"CREATE SUBSCRIPTION s CONNECTION '{where}' PUBLICATION p"
+        connection.pgconn.send_query(subscribe.encode())
+        eventually(lambda: under_way(observer, "LibpqwalreceiverConnect", idle=False))
+        assert under_way(observer, "LibpqwalreceiverConnect", idle=True) == 0
         connection.cancel_safe()
         while connection.pgconn.get_result() is not None:
             pass
