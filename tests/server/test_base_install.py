@@ -171,12 +171,12 @@ def test_what_needs_the_extra_says_so(run: Run, tmp_path: Path, command: str) ->
     done = run(command.replace("{}", str(tmp_path)))
     assert failed(done, 2) == (
         f"pgtare: `pgtare {command.split()[0]}` needs packages that are not installed: "
-        "pip install 'pgtare[agent]'\n"
+        "install pgtare's wheel with its extra, pip install 'WHEEL[agent]'\n"
     )
 
 
 def test_an_export_as_parquet_needs_it_too(run: Run, tmp_path: Path) -> None:
     message = failed(run("trace export {} {}", tmp_path / "t", tmp_path / "tables"), 2)
-    assert message.endswith("not installed: pip install 'pgtare[agent]'\n")
+    assert message.endswith("with its extra, pip install 'WHEEL[agent]'\n")
     lines = run("trace export {} {} --format jsonl", tmp_path / "t", tmp_path / "tables")
     assert "does not exist" in failed(lines, 2)

@@ -55,5 +55,5 @@ def test_a_missing_package_is_named_with_its_extra(command: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"pgtare: `pgtare {command[0]}` needs packages that are not installed: "
-        "pip install 'pgtare[agent]'\n"
+        "install pgtare's wheel with its extra, pip install 'WHEEL[agent]'\n"
     )

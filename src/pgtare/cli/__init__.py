@@ -59,9 +59,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help=(
         "Weighs what watching a PostgreSQL server costs, on your own load.\n\n"
-        "`weigh` and `doctor` reach any server, also on a managed service. All else, and weighing "
-        "a server's own traffic, needs modules on a Linux host. The server module changes call "
-        "slots in the server's memory, and a crash of any module restarts the whole server.\n\n"
+        "`weigh`, `doctor` and `agent` need no module in the server, so they also reach a managed "
+        "one. `waits`, `trace`, and weighing a server's own traffic need modules, on a Linux host. "
+        "The server module changes call slots in the server's memory, and a crash of any module "
+        "restarts the whole server.\n\n"
         "Example: `pgtare weigh pg_stat_statements track_io_timing --duration 30`"
     ),
 )
@@ -149,7 +150,8 @@ def main() -> None:
         if extra is None:
             raise
         _fail(
-            f"`{_command()}` needs packages that are not installed: pip install 'pgtare[{extra}]'",
+            f"`{_command()}` needs packages that are not installed: install pgtare's wheel with "
+            f"its extra, pip install 'WHEEL[{extra}]'",
             USAGE,
         )
     except BrokenPipeError:

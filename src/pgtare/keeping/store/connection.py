@@ -128,7 +128,8 @@ def require_client() -> None:
     """Raise UsageError if the client of ClickHouse is not installed."""
     if importlib.util.find_spec("clickhouse_connect") is None:
         raise UsageError(
-            "a store needs the package clickhouse-connect: pip install 'pgtare[clickhouse]'"
+            "a store needs the package clickhouse-connect: install pgtare's wheel with its extra, "
+            "pip install 'WHEEL[clickhouse]'"
         )
 
 
