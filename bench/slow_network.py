@@ -1,48 +1,78 @@
-"""A stand-in for a network: passes on what client and server send, each piece late by chance."""
+"""A stand-in for a network: passes on what client and server send, each piece late by chance.
+
+It looks for pieces at intervals: to wait for them would have each send wake a process on the
+server's own processors, which a network does not do.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import random
+import select
 import signal
+import socket
+import threading
+import time
+from collections import deque
+
+#: How often it looks for what was sent, in s.
+_LOOKS_S = 0.0002
+#: How long nothing was passed on until it waits for the next piece.
+_RESTS_S = 0.05
 
 
-async def _pass_on(
-    source: asyncio.StreamReader, to: asyncio.StreamWriter, late_ms: tuple[float, float]
-) -> None:
-    """Pieces arrive in order, each after a delay drawn uniformly."""
-    loop = asyncio.get_running_loop()
-    pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+class _Way:
+    """What goes from one end to the other: pieces in order, each with the time when it arrives."""
 
-    async def deliver() -> None:
-        while True:
-            due, piece = await pieces.get()
-            await asyncio.sleep(max(0.0, due - loop.time()))
-            to.write(piece)
+    def __init__(self, source: socket.socket, to: socket.socket, late_s: tuple[float, float]):
+        self._source, self._to, self._late_s = source, to, late_s
+        self._pieces: deque[tuple[float, bytes]] = deque()
+        self._latest = 0.0
+        self._ends = False
+
+    def look(self, now: float) -> bool:
+        """Take what was sent, and deliver what is due; whether there is anything under way."""
+        try:
+            while not self._ends:
+                piece = self._source.recv(1 << 16, socket.MSG_DONTWAIT)
+                self._ends = not piece
+                self._latest = max(self._latest, now + random.uniform(*self._late_s))
+                self._pieces.append((self._latest, piece))
+        except BlockingIOError:
+            pass
+        while self._pieces and self._pieces[0][0] <= now:
+            _, piece = self._pieces.popleft()
             if not piece:
-                to.close()
-                return
-
-    delivering = asyncio.create_task(deliver())
-    latest = 0.0
-    while piece := await source.read(65_536):
-        latest = max(latest, loop.time() + random.uniform(*late_ms) / 1000)
-        pieces.put_nowait((latest, piece))
-    pieces.put_nowait((loop.time(), b""))
-    await delivering
+                raise ConnectionError
+            self._to.sendall(piece)
+        return bool(self._pieces)
 
 
-async def _serve(port: int, to_port: int, late_ms: tuple[float, float]) -> None:
-    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", to_port)
-        await asyncio.gather(_pass_on(reader, back, late_ms), _pass_on(there, writer, late_ms))
-
-    server = await asyncio.start_server(meet, "127.0.0.1", port)
-    async with server:
-        await server.serve_forever()
+def _pass_on(client: socket.socket, server: socket.socket, late_ms: tuple[float, float]) -> None:
+    late_s = (late_ms[0] / 1000, late_ms[1] / 1000)
+    ways = (_Way(client, server, late_s), _Way(server, client, late_s))
+    busy_s = time.monotonic()
+    with client, server:
+        try:
+            while True:
+                now = time.monotonic()
+                if any([way.look(now) for way in ways]):
+                    busy_s = now
+                if now - busy_s > _RESTS_S:
+                    select.select((client, server), (), ())
+                    busy_s = time.monotonic()
+                else:
+                    time.sleep(_LOOKS_S)
+        except OSError:
+            return
 
 
 def run(port: int, to_port: int, late_ms: tuple[float, float]) -> None:
     """Serve until the process is ended. late_ms: shortest and longest delay each way."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not what the command's own process does
-    asyncio.run(_serve(port, to_port, late_ms))
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        while True:
+            client, _ = listener.accept()
+            server = socket.create_connection(("127.0.0.1", to_port))
+            for each in (client, server):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=_pass_on, args=(client, server, late_ms), daemon=True).start()
