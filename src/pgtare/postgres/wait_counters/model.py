@@ -22,7 +22,7 @@ class Counters(_Model):
     """Waits that have ended: how many, how long in ms, and by power of two of their length."""
 
     waits: int = Field(default=0, description="waits that ended")
-    calls: int = Field(default=0, description="reports of the server that they are made of")
+    calls: int = Field(default=0, description="calls of libc that they are made of")
     total_ms: float = Field(default=0.0, description="their time")
     max_ms: float = Field(default=0.0, description="the longest")
     running_ms: float = Field(default=0.0, description="time of waits under way")
