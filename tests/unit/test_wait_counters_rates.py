@@ -103,6 +103,15 @@ def test_a_wait_under_way_counts_as_it_goes() -> None:
     assert profile(going, ended).active == 0.5
 
 
+def test_the_mean_is_that_of_waits_that_ended() -> None:
+    """Ten sessions that are blocked all the time do not make one short wait a long one."""
+    before = snapshot(0, {READ: counters(0, 0)})
+    after = snapshot(2, {READ: counters(1, 1, running_ms=20_000)})
+    (found,) = profile(before, after).events
+    assert (found.waits, found.mean_ms) == (1, 1)
+    assert (found.total_ms, found.active) == (20_001, pytest.approx(10, rel=1e-3))
+
+
 def test_what_is_not_counted_yet_is_no_time_below_zero() -> None:
     assert grown(counters(5, 10, running_ms=5), counters(5, 10)) == Counters()
 

@@ -59,9 +59,9 @@ class EventRate(Model):
         "many sessions are not captured"
     )
     waits_per_s: float = Field(description="waits that ended, a second")
-    mean_ms: float | None = Field(description="their mean length")
+    mean_ms: float | None = Field(description="their mean length, from their begin")
     waits: int = Field(description="waits that ended")
-    total_ms: float = Field(description="time waited")
+    total_ms: float = Field(description="time waited, also in waits that have not ended")
 
 
 class StatementEvent(Model):
@@ -164,7 +164,7 @@ def profile(
     )
     found = ActiveSessions(
         seconds,
-        {event: c.total_ms for event, c in events.items()},
+        {event: c.spent_ms for event, c in events.items()},
         _captured_ms(before, after, background=background),
         samples.total / samples.looks if samples is not None and samples.looks else None,
     )
@@ -175,15 +175,15 @@ def profile(
     rates = [
         EventRate(
             event=event,
-            active=found.average(c.total_ms),
-            share=0.0 if event.idle else _share(found.average(c.total_ms), whole),
+            active=found.average(c.spent_ms),
+            share=0.0 if event.idle else _share(found.average(c.spent_ms), whole),
             waits_per_s=c.waits / seconds,
             mean_ms=c.total_ms / c.waits if c.waits else None,
             waits=c.waits,
-            total_ms=c.total_ms,
+            total_ms=c.spent_ms,
         )
         for event, c in events.items()
-        if (idle or not event.idle) and (c.waits or c.total_ms)
+        if (idle or not event.idle) and (c.waits or c.spent_ms)
     ]
     statements, elsewhere = _statements(before, after, events, found, samples, whole)
     at_statements = sum(part.active for one in statements for part in one.events)
@@ -250,7 +250,7 @@ def _statements(
     events: dict[Statement, list[StatementEvent]] = defaultdict(list)
     for (statement, event), c in by_pair.items():
         # a wait that ended as the statements were read can seem longer there than it was
-        spent = min(c.total_ms, all_events[event].total_ms if event in all_events else 0.0)
+        spent = min(c.spent_ms, all_events[event].spent_ms if event in all_events else 0.0)
         if spent:
             part = StatementEvent(event=event, active=found.average(spent))
             events[statement].append(part)
@@ -333,7 +333,7 @@ def _sum(
     key: Callable[[Row], Key],
     wanted: Callable[[Row], bool],
 ) -> dict[Key, Counters]:
-    """How much the counters of each key grew; total_ms has the waits under way in it.
+    """How much the counters of each key grew.
 
     A wait that has ended but has not been counted yet can make a time fall a little: that is 0.
     """
@@ -347,11 +347,17 @@ def _sum(
 
 
 def grown(before: Counters, after: Counters) -> Counters:
-    """The difference of two readings of one counter, never below 0."""
+    """The difference of two readings of one counter.
+
+    total_ms: of waits that ended, from their begin. spent_ms: the time waited in between. Neither
+    is below 0, but running_ms, the difference of the two, can be.
+    """
+    total_ms = max(0.0, after.total_ms - before.total_ms)
     return Counters(
         waits=max(0, after.waits - before.waits),
         calls=max(0, after.calls - before.calls),
-        total_ms=max(0.0, after.spent_ms - before.spent_ms),
+        total_ms=total_ms,
+        running_ms=max(0.0, after.spent_ms - before.spent_ms) - total_ms,
         histogram=tuple(
             max(0, b - a) for a, b in zip(before.histogram, after.histogram, strict=True)
         ),
