@@ -187,3 +187,9 @@ class Snapshot(Document):
     clock_reason: str | None = Field(
         default=None, description="why waits are timed by this clock, and if it is still trusted"
     )
+    unread: tuple[str, ...] = Field(
+        default=(), description="kinds of process of which one was busy, so their counters lack it"
+    )
+    busy: int = Field(
+        default=0, description="parts of the table of statements that were busy and are lacking"
+    )

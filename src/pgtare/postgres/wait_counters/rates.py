@@ -139,6 +139,10 @@ class CountersReset(UsageError):
     """Counters fell between two snapshots: they cannot be compared."""
 
 
+class ProcessUnread(UsageError):
+    """A snapshot lacks a process: the time of its whole life would seem that of an interval."""
+
+
 def profile(
     before: Snapshot,
     after: Snapshot,
@@ -156,6 +160,12 @@ def profile(
     Raises UsageError if the two cannot be compared.
     """
     seconds = _check(before, after)
+    for kind in (*before.unread, *after.unread):
+        if background or not is_background(kind):
+            raise ProcessUnread(
+                f"a process ({kind}) was stopped in the midst of a change, so its waits are not in "
+                "the snapshot: let it go on (kill -CONT), and take both again"
+            )
     events = _sum(
         after.events,
         before.events,
@@ -243,8 +253,8 @@ def _statements(
     """Statements, the busiest first, and the CPU time that is at none of them."""
     by_pair = _sum(
         after.statements,
-        _entries_before(before.statements, after.statements),
-        lambda row: (row.statement, row.event),
+        _entries_before(before, after),
+        _key,
         lambda row: not row.event.idle,
     )
     events: dict[Statement, list[StatementEvent]] = defaultdict(list)
@@ -287,18 +297,42 @@ def _statements(
     return tuple(ordered), None if cpu is None else max(0.0, cpu - at_statements)
 
 
-def _entries_before(
-    before: Iterable[StatementRow], after: Iterable[StatementRow]
-) -> Iterator[StatementRow]:
-    """Rows as they were; of an entry that was made again since, only its waits under way."""
-    now = {(row.statement, row.event): row.identity for row in after}
-    for row in before:
-        identity = now.get((row.statement, row.event))
+def _entries_before(before: Snapshot, after: Snapshot) -> Iterator[StatementRow]:
+    """Rows as they were; of an entry that was made again since, only its waits under way.
+
+    One that may have been in a busy part of the table is as it is now: it could be older than that.
+    """
+    now = {_key(row): row.identity for row in after.statements}
+    for row in before.statements:
+        identity = now.get(_key(row))
         if identity is None or row.identity is None or identity == row.identity:
             yield row
         else:
             under_way = Counters(running_ms=row.counters.running_ms)
             yield row.model_copy(update={"counters": under_way})
+    if before.busy:
+        yield from _entries_lacking(before, after)
+
+
+def carried_over(before: Snapshot, after: Snapshot) -> Snapshot:
+    """The later snapshot, with the entries that it lacks as parts of their table were busy."""
+    if not after.busy:
+        return after
+    lacking = _entries_lacking(after, before)
+    return after.model_copy(update={"statements": (*after.statements, *lacking)})
+
+
+def _entries_lacking(lacks: Snapshot, has: Snapshot) -> Iterator[StatementRow]:
+    """Entries of which one snapshot has no waits that ended, without their waits under way."""
+    there = {_key(row) for row in lacks.statements if row.counters.waits}
+    for row in has.statements:
+        if _key(row) not in there:
+            ended = row.counters.model_copy(update={"running_ms": 0.0})
+            yield row.model_copy(update={"counters": ended})
+
+
+def _key(row: StatementRow) -> tuple[Statement, Event]:
+    return row.statement, row.event
 
 
 def by_statement(rows: Iterable[StatementRow]) -> dict[int, dict[Event, Counters]]:
