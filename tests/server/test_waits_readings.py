@@ -202,6 +202,9 @@ def test_what_is_busy_is_reported_and_a_reset_under_way_is_odd(small: Cluster) -
             others = moment.format("backend_type <> 'client backend'")
             assert {row for (row,) in rows(observer, others)} == {0}
             assert one(observer, "SELECT skipped FROM wait_event_timing_info()") >= ever + 3
+            with open_reader(small.dsn()) as reader:
+                found = reader.snapshot()
+            assert (found.unread, found.busy) == (("client backend",), 1)
             # about a second, as it waits for the part that is busy
             for _ in range(5):  # until this test is in time to see one
                 before = one(observer, RESETS)

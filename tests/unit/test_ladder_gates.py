@@ -9,6 +9,7 @@ import pytest
 
 from pgtare.kit.machine import Usage, usage
 from pgtare.kit.window import processor_shares
+from pgtare.postgres.wait_counters.model import Counters, Event, EventRow
 from pgtare.weighing.ladder import evidence, gates, run
 from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.study_sections import Expected, Gates, Workload
@@ -102,6 +103,18 @@ def test_a_profile_is_held_against_its_bounds() -> None:
         "IO/DataFileRead: 1.90 waits a transaction, not 2.5"
     ]
     assert missed(mean_us_at_least=200) == ["IO/DataFileRead: 100.0 µs on average, not 200 µs"]
+
+
+def test_the_mean_of_a_profile_is_that_of_waits_that_ended() -> None:
+    before, after = (
+        (EventRow(backend_type="client backend", event=Event("Lock", "tuple", False), counters=c),)
+        for c in (Counters(), Counters(waits=1, total_ms=1, running_ms=20_000))
+    )
+    waits = evidence.profile(before, after, seconds=2, clients=20, transactions=1)
+    expected = Expected.model_validate({"event": "*", "of": "sessions", "at_least": "1%"})
+    share, _, mean_us = evidence.measured(expected, waits)
+    assert share == pytest.approx(0.5, rel=1e-3)
+    assert (mean_us, waits[0].mean_ms) == (1000, 1)
 
 
 def test_a_profile_drops_no_run_since_only_some_variants_can_show_it() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pgtare.errors import UsageError
+from pgtare.observing.waits.live import watch
+from pgtare.postgres import run_queue
 from pgtare.postgres.wait_counters.model import (
     Client,
     Counters,
@@ -26,7 +31,9 @@ from pgtare.postgres.wait_counters.rates import (
     FEWEST,
     CountersReset,
     CpuSamples,
+    ProcessUnread,
     StatementEvent,
+    WaitsProfile,
     grown,
     profile,
 )
@@ -37,6 +44,7 @@ READ = Event("IO", "DataFileRead", False)
 SYNC = Event("IO", "WalSync", False)
 CLIENT = Event("Client", "ClientRead", True)
 QUERY = Statement(10, 5, -77)
+CLIENTS = ("client backend",)
 
 
 def counters(waits: int, total_ms: float, running_ms: float = 0.0) -> Counters:
@@ -101,6 +109,15 @@ def test_a_wait_under_way_counts_as_it_goes() -> None:
     ended = snapshot(4, {READ: counters(1, 6000)})
     assert profile(before, going).active == 1
     assert profile(going, ended).active == 0.5
+
+
+def test_the_mean_is_that_of_waits_that_ended() -> None:
+    """Ten sessions that are blocked all the time do not make one short wait a long one."""
+    before = snapshot(0, {READ: counters(0, 0)})
+    after = snapshot(2, {READ: counters(1, 1, running_ms=20_000)})
+    (found,) = profile(before, after).events
+    assert (found.waits, found.mean_ms) == (1, 1)
+    assert (found.total_ms, found.active) == (20_001, pytest.approx(10, rel=1e-3))
 
 
 def test_what_is_not_counted_yet_is_no_time_below_zero() -> None:
@@ -239,6 +256,87 @@ def test_an_entry_that_was_made_again_counts_from_zero(
     (found,) = profile(before, after).statements
     (part,) = found.events
     assert (part.event, part.active) == (READ, pytest.approx(spent))
+
+
+def entry(waits: int, total_ms: float, identity: int | None = 7) -> StatementRow:
+    row = counters(waits, total_ms)
+    return StatementRow(statement=QUERY, event=READ, counters=row, identity=identity)
+
+
+def under_way(ms: float) -> StatementRow:
+    return StatementRow(statement=QUERY, event=READ, counters=counters(0, 0, running_ms=ms))
+
+
+def test_an_entry_in_a_part_that_was_busy_counts_only_what_is_known_to_be_new() -> None:
+    """It may be as old as the server, and others' time would be booked twice."""
+    rows = [entry(900, 90_000), under_way(500)]
+    before = snapshot(0, {READ: counters(999, 99_000)}, statements=[under_way(400)], busy=1)
+    after = snapshot(1, {READ: counters(1009, 100_000)}, statements=rows)
+    found = profile(before, after)
+    assert found.active == pytest.approx(1)
+    assert [(one.statement, one.active) for one in found.statements] == [(QUERY, 0.1)]
+    assert found.waits_elsewhere == pytest.approx(0.9)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, *snapshots: Snapshot) -> Iterator[WaitsProfile]:
+    """What `waits top` shows of these."""
+    monkeypatch.setattr(run_queue, "is_local", lambda *_: False)
+    left = iter(snapshots)
+    reader: Any = SimpleNamespace(
+        snapshot=lambda texts: next(left),
+        texts=lambda _: {},
+        sees_all=False,
+        pid=1,
+        conn=SimpleNamespace(info=SimpleNamespace(host="")),
+    )
+    return watch(reader, 0, None, idle=False, background=False)
+
+
+def test_an_entry_that_a_look_lacks_is_compared_with_the_look_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = [
+        snapshot(0, {READ: counters(900, 90_000)}, statements=[entry(900, 90_000)]),
+        snapshot(1, {READ: counters(901, 90_100)}, busy=1),
+        snapshot(2, {READ: counters(904, 90_700)}, statements=[entry(903, 90_400)]),
+        snapshot(3, {READ: counters(905, 90_900)}, statements=[entry(904, 90_600)]),
+    ]
+    found = watched(monkeypatch, *ends)
+    parts = [
+        (sum(one.active for one in each.statements), each.waits_elsewhere)
+        for each in (next(found) for _ in range(3))
+    ]
+    assert parts == [pytest.approx(each) for each in ((0, 0.1), (0.4, 0.2), (0.2, 0))]
+
+
+def test_an_interval_of_which_an_end_lacks_a_process_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = [
+        snapshot(0, {READ: counters(900, 90_000)}),
+        snapshot(1, {READ: counters(10, 1_000)}, unread=CLIENTS),
+        snapshot(2, {READ: counters(901, 90_100)}),
+        snapshot(3, {READ: counters(902, 90_600)}),
+        snapshot(4, {}, unread=CLIENTS),
+        snapshot(5, {}, unread=CLIENTS),
+    ]
+    found = watched(monkeypatch, *ends)
+    first = next(found)
+    assert first.active == pytest.approx(0.5)
+    assert "a process was stopped: the figures begin after that" in first.notes
+    with pytest.raises(ProcessUnread, match=r"client backend.*kill -CONT"):
+        next(found)
+    for before, after in itertools.pairwise(ends[:3]):
+        with pytest.raises(ProcessUnread):
+            profile(before, after)
+
+
+def test_processes_that_are_not_shown_may_be_unread() -> None:
+    before = snapshot(0, {}, unread=("walwriter",))
+    after = snapshot(1, {READ: counters(1, 500)})
+    assert profile(before, after).active == 0.5
+    with pytest.raises(ProcessUnread):
+        profile(before, after, background=True)
 
 
 def test_a_snapshot_survives_its_file() -> None:

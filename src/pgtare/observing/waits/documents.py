@@ -19,7 +19,7 @@ class EventCounters(Model):
     name: str = Field(description="its name, as `DataFileRead`")
     idle: bool = Field(description="whether it is a wait for something to do")
     waits: int = Field(description="waits that ended")
-    calls: int = Field(description="reports of the server that they are made of")
+    calls: int = Field(description="calls of libc that they are made of")
     total_ms: float = Field(description="time of the waits that ended")
     max_ms: float = Field(description="the longest of them")
     running_ms: float = Field(description="time of waits under way")

@@ -10,7 +10,9 @@ from pgtare.postgres import run_queue
 from pgtare.postgres.wait_counters.rates import (
     CountersReset,
     CpuSamples,
+    ProcessUnread,
     WaitsProfile,
+    carried_over,
     elapsed_s,
     profile,
 )
@@ -26,7 +28,8 @@ def watch(
 ) -> Iterator[WaitsProfile]:
     """A profile after each interval; without end if iterations is None.
 
-    An interval in which counters were reset is left out; the next profile says so.
+    An interval in which counters were reset, or of which an end lacks a process, is left out; the
+    next profile says so. Raises ProcessUnread if both ends lack one.
     """
     here = run_queue.is_local(reader.conn.info.host, reader.pid)
     before = reader.snapshot(texts=False)
@@ -43,13 +46,18 @@ def watch(
         except CountersReset:
             before, notes = after, ("counters were reset: the figures begin after that",)
             continue
+        except ProcessUnread:
+            if before.unread and after.unread:
+                raise
+            before, notes = after, ("a process was stopped: the figures begin after that",)
+            continue
         texts = reader.texts(rate.statement.query_id for rate in found.statements[:_SHOWN_TEXTS])
         statements = tuple(
             rate.model_copy(update={"text": texts.get(rate.statement.query_id)})
             for rate in found.statements
         )
         yield found.model_copy(update={"statements": statements, "notes": (*notes, *found.notes)})
-        before, notes = after, ()
+        before, notes = carried_over(before, after), ()
         iterations = None if iterations is None else iterations - 1
 
 

@@ -22,7 +22,7 @@ class Counters(_Model):
     """Waits that have ended: how many, how long in ms, and by power of two of their length."""
 
     waits: int = Field(default=0, description="waits that ended")
-    calls: int = Field(default=0, description="reports of the server that they are made of")
+    calls: int = Field(default=0, description="calls of libc that they are made of")
     total_ms: float = Field(default=0.0, description="their time")
     max_ms: float = Field(default=0.0, description="the longest")
     running_ms: float = Field(default=0.0, description="time of waits under way")
@@ -186,4 +186,10 @@ class Snapshot(Document):
     )
     clock_reason: str | None = Field(
         default=None, description="why waits are timed by this clock, and if it is still trusted"
+    )
+    unread: tuple[str, ...] = Field(
+        default=(), description="kinds of process of which one was busy, so their counters lack it"
+    )
+    busy: int = Field(
+        default=0, description="parts of the table of statements that were busy and are lacking"
     )

@@ -59,9 +59,9 @@ class EventRate(Model):
         "many sessions are not captured"
     )
     waits_per_s: float = Field(description="waits that ended, a second")
-    mean_ms: float | None = Field(description="their mean length")
+    mean_ms: float | None = Field(description="their mean length, from their begin")
     waits: int = Field(description="waits that ended")
-    total_ms: float = Field(description="time waited")
+    total_ms: float = Field(description="time waited, also in waits that have not ended")
 
 
 class StatementEvent(Model):
@@ -139,6 +139,10 @@ class CountersReset(UsageError):
     """Counters fell between two snapshots: they cannot be compared."""
 
 
+class ProcessUnread(UsageError):
+    """A snapshot lacks a process: the time of its whole life would seem that of an interval."""
+
+
 def profile(
     before: Snapshot,
     after: Snapshot,
@@ -156,6 +160,12 @@ def profile(
     Raises UsageError if the two cannot be compared.
     """
     seconds = _check(before, after)
+    for kind in (*before.unread, *after.unread):
+        if background or not is_background(kind):
+            raise ProcessUnread(
+                f"a process ({kind}) was stopped in the midst of a change, so its waits are not in "
+                "the snapshot: let it go on (kill -CONT), and take both again"
+            )
     events = _sum(
         after.events,
         before.events,
@@ -164,7 +174,7 @@ def profile(
     )
     found = ActiveSessions(
         seconds,
-        {event: c.total_ms for event, c in events.items()},
+        {event: c.spent_ms for event, c in events.items()},
         _captured_ms(before, after, background=background),
         samples.total / samples.looks if samples is not None and samples.looks else None,
     )
@@ -175,15 +185,15 @@ def profile(
     rates = [
         EventRate(
             event=event,
-            active=found.average(c.total_ms),
-            share=0.0 if event.idle else _share(found.average(c.total_ms), whole),
+            active=found.average(c.spent_ms),
+            share=0.0 if event.idle else _share(found.average(c.spent_ms), whole),
             waits_per_s=c.waits / seconds,
             mean_ms=c.total_ms / c.waits if c.waits else None,
             waits=c.waits,
-            total_ms=c.total_ms,
+            total_ms=c.spent_ms,
         )
         for event, c in events.items()
-        if (idle or not event.idle) and (c.waits or c.total_ms)
+        if (idle or not event.idle) and (c.waits or c.spent_ms)
     ]
     statements, elsewhere = _statements(before, after, events, found, samples, whole)
     at_statements = sum(part.active for one in statements for part in one.events)
@@ -243,14 +253,14 @@ def _statements(
     """Statements, the busiest first, and the CPU time that is at none of them."""
     by_pair = _sum(
         after.statements,
-        _entries_before(before.statements, after.statements),
-        lambda row: (row.statement, row.event),
+        _entries_before(before, after),
+        _key,
         lambda row: not row.event.idle,
     )
     events: dict[Statement, list[StatementEvent]] = defaultdict(list)
     for (statement, event), c in by_pair.items():
         # a wait that ended as the statements were read can seem longer there than it was
-        spent = min(c.total_ms, all_events[event].total_ms if event in all_events else 0.0)
+        spent = min(c.spent_ms, all_events[event].spent_ms if event in all_events else 0.0)
         if spent:
             part = StatementEvent(event=event, active=found.average(spent))
             events[statement].append(part)
@@ -287,18 +297,42 @@ def _statements(
     return tuple(ordered), None if cpu is None else max(0.0, cpu - at_statements)
 
 
-def _entries_before(
-    before: Iterable[StatementRow], after: Iterable[StatementRow]
-) -> Iterator[StatementRow]:
-    """Rows as they were; of an entry that was made again since, only its waits under way."""
-    now = {(row.statement, row.event): row.identity for row in after}
-    for row in before:
-        identity = now.get((row.statement, row.event))
+def _entries_before(before: Snapshot, after: Snapshot) -> Iterator[StatementRow]:
+    """Rows as they were; of an entry that was made again since, only its waits under way.
+
+    One that may have been in a busy part of the table is as it is now: it could be older than that.
+    """
+    now = {_key(row): row.identity for row in after.statements}
+    for row in before.statements:
+        identity = now.get(_key(row))
         if identity is None or row.identity is None or identity == row.identity:
             yield row
         else:
             under_way = Counters(running_ms=row.counters.running_ms)
             yield row.model_copy(update={"counters": under_way})
+    if before.busy:
+        yield from _entries_lacking(before, after)
+
+
+def carried_over(before: Snapshot, after: Snapshot) -> Snapshot:
+    """The later snapshot, with the entries that it lacks as parts of their table were busy."""
+    if not after.busy:
+        return after
+    lacking = _entries_lacking(after, before)
+    return after.model_copy(update={"statements": (*after.statements, *lacking)})
+
+
+def _entries_lacking(lacks: Snapshot, has: Snapshot) -> Iterator[StatementRow]:
+    """Entries of which one snapshot has no waits that ended, without their waits under way."""
+    there = {_key(row) for row in lacks.statements if row.counters.waits}
+    for row in has.statements:
+        if _key(row) not in there:
+            ended = row.counters.model_copy(update={"running_ms": 0.0})
+            yield row.model_copy(update={"counters": ended})
+
+
+def _key(row: StatementRow) -> tuple[Statement, Event]:
+    return row.statement, row.event
 
 
 def by_statement(rows: Iterable[StatementRow]) -> dict[int, dict[Event, Counters]]:
@@ -333,7 +367,7 @@ def _sum(
     key: Callable[[Row], Key],
     wanted: Callable[[Row], bool],
 ) -> dict[Key, Counters]:
-    """How much the counters of each key grew; total_ms has the waits under way in it.
+    """How much the counters of each key grew.
 
     A wait that has ended but has not been counted yet can make a time fall a little: that is 0.
     """
@@ -347,11 +381,17 @@ def _sum(
 
 
 def grown(before: Counters, after: Counters) -> Counters:
-    """The difference of two readings of one counter, never below 0."""
+    """The difference of two readings of one counter.
+
+    total_ms: of waits that ended, from their begin. spent_ms: the time waited in between. Neither
+    is below 0, but running_ms, the difference of the two, can be.
+    """
+    total_ms = max(0.0, after.total_ms - before.total_ms)
     return Counters(
         waits=max(0, after.waits - before.waits),
         calls=max(0, after.calls - before.calls),
-        total_ms=max(0.0, after.spent_ms - before.spent_ms),
+        total_ms=total_ms,
+        running_ms=max(0.0, after.spent_ms - before.spent_ms) - total_ms,
         histogram=tuple(
             max(0, b - a) for a, b in zip(before.histogram, after.histogram, strict=True)
         ),

@@ -36,7 +36,7 @@ from pgtare.postgres.wait_counters.model import (
 # Rows without an event tell the time of which the others are parts.
 _MOMENT = """
 SELECT taken, backend_type, wait_event_type, wait_event, idle, waits, calls, total_time, max_time,
-       running_time AS running, histogram
+       running_time AS running, histogram, skipped
 FROM {waits}.wait_event_timing_moment()
 """
 # Waits that have ended and those under way are read by one statement: a wait that ends between
@@ -51,8 +51,8 @@ FROM {waits}.pg_stat_wait_event_timing_current WHERE pid <> {own}
 """
 _STATEMENTS = """
 SELECT userid, dbid, queryid, wait_event_type, wait_event, idle, waits, calls, total_time,
-       max_time, running_ns / 1e6::double precision AS running, histogram, identity
-FROM {waits}.pg_stat_wait_event_timing_statements
+       max_time, running_ns / 1e6::double precision AS running, histogram, identity, skipped
+FROM {waits}.wait_event_timing_statements()
 """
 _SESSIONS = """
 SELECT s.pid, s.backend_type, s.capture, s.missed, a.usename, a.datname, a.application_name,
@@ -100,11 +100,15 @@ class Bucket(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """All counters at one moment, and by backend type the time that they are parts of."""
+    """All counters at one moment, and by backend type the time that they are parts of.
+
+    unread: backend types that lack a process, as it was busy.
+    """
 
     taken: datetime
     events: tuple[EventRow, ...]
     timed: dict[str, Timed]
+    unread: tuple[str, ...] = ()
 
 
 class Reader:
@@ -167,8 +171,9 @@ class Reader:
             for _, backend_type, kind, _, _, processes, _, total, *_ in found
             if kind is None
         }
-        rows = [(None, *row[1:]) for row in found if row[2] is not None]
-        return Moment(found[0][0], _event_rows(rows), timed)
+        rows = [(None, *row[1:-1]) for row in found if row[2] is not None]
+        unread = tuple(row[1] for row in found if row[-1])
+        return Moment(found[0][0], _event_rows(rows), timed, unread)
 
     def require_capture(self) -> None:
         """Raise UsageError, with the remedy, if the waits of no process are captured now."""
@@ -181,8 +186,17 @@ class Reader:
 
     def statements(self) -> tuple[StatementRow, ...]:
         """Counters by statement and event."""
+        return self._statements()[0]
+
+    def _statements(self) -> tuple[tuple[StatementRow, ...], int]:
+        """The same, and how many parts of their table were busy and are lacking."""
         found: dict[tuple[Statement, Event], StatementRow] = {}
-        for userid, dbid, query_id, kind, name, idle, *counters, identity in self.rows(_STATEMENTS):
+        busy = 0
+        for row in self.rows(_STATEMENTS):
+            userid, dbid, query_id, kind, name, idle, *counters, identity, skipped = row
+            if name is None:
+                busy = skipped
+                continue
             statement, event = Statement(userid or 0, dbid or 0, query_id), Event(kind, name, idle)
             before = found.get((statement, event))
             found[statement, event] = StatementRow(
@@ -191,7 +205,7 @@ class Reader:
                 counters=_counters(counters) + (before.counters if before else Counters()),
                 identity=identity,
             )
-        return tuple(found.values())
+        return tuple(found.values()), busy
 
     def sessions(self) -> tuple[Session, ...]:
         """Every process that can be seen."""
@@ -266,7 +280,7 @@ class Reader:
         while True:
             ((_, server, started, reset, info),) = self.rows(_IDENTITY)
             clients = self.clients()
-            statements = self.statements()
+            statements, busy = self._statements()
             asked_ns = steady_clock.now_ns()
             moment = self.moment()
             answered_ns = steady_clock.now_ns()
@@ -289,6 +303,8 @@ class Reader:
             losses=self._losses(info),
             timed=moment.timed if self.sees_all else None,
             clock_reason=info["clock_reason"],
+            unread=moment.unread,
+            busy=busy,
         )
 
 

@@ -202,20 +202,20 @@ def profile(
     if before is None or after is None:
         return ()
     grown = _grown(before, after)
-    waited = sum(c.total_ms for event, c in grown.items() if not event.idle)
+    waited = sum(c.spent_ms for event, c in grown.items() if not event.idle)
     return tuple(
         Wait(
             event=event.label,
             idle=event.idle,
             waits=c.waits,
-            total_ms=c.total_ms,
+            total_ms=c.spent_ms,
             mean_ms=c.total_ms / c.waits if c.waits else None,
-            of_sessions=c.total_ms / (1000 * seconds * clients),
-            of_waits=c.total_ms / waited if waited and not event.idle else 0.0,
+            of_sessions=c.spent_ms / (1000 * seconds * clients),
+            of_waits=c.spent_ms / waited if waited and not event.idle else 0.0,
             per_transaction=c.waits / max(transactions, 1),
             histogram=c.histogram,
         )
-        for event, c in sorted(grown.items(), key=lambda item: -item[1].total_ms)
+        for event, c in sorted(grown.items(), key=lambda item: -item[1].spent_ms)
         if c.waits
     )
 
@@ -269,7 +269,7 @@ def measured(expected: Expected, waits: tuple[Wait, ...]) -> tuple[float, float,
     chosen = [wait for wait in waits if _named(expected, wait)]
     share = sum(w.of_waits if expected.of == "waits" else w.of_sessions for w in chosen)
     count = sum(w.waits for w in chosen)
-    mean = 1000 * sum(w.total_ms for w in chosen) / count if count else None
+    mean = 1000 * sum(w.waits * (w.mean_ms or 0.0) for w in chosen) / count if count else None
     return share, sum(w.per_transaction for w in chosen), mean
 
 

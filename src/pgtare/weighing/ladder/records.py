@@ -39,9 +39,9 @@ class Wait(_Model):
 
     event: str = Field(description="class and name, as in `IO/DataFileRead`")
     idle: bool = Field(description="whether it is a wait for something to do")
-    waits: int = Field(description="how many")
-    total_ms: float = Field(description="their time, in ms")
-    mean_ms: float | None = Field(description="their mean length")
+    waits: int = Field(description="how many ended")
+    total_ms: float = Field(description="time waited, in ms, also in waits that have not ended")
+    mean_ms: float | None = Field(description="mean length of those that ended, from their begin")
     of_sessions: float = Field(description="share of the time of all sessions")
     of_waits: float = Field(description="share of the time waited; 0 if it is idle")
     per_transaction: float = Field(description="waits a transaction")
