@@ -134,6 +134,12 @@ def test_a_healthy_server_under_load_has_no_finding(
     assert "pgtare weigh track_io_timing" in observers["track_io_timing"]
 
 
+@pytest.mark.parametrize("style", ["German", "SQL,DMY"])
+def test_times_are_read_whatever_the_database_sets_for_them(healthy: Cluster, style: str) -> None:
+    dsn = healthy.dsn(options=f"-c datestyle={style}")
+    assert doctor(dsn, status=0, interval_s=1.0)["taken"].endswith("Z")
+
+
 def test_a_superusers_own_queries_stay_out_of_the_table(healthy: Cluster) -> None:
     with healthy.connect() as conn:
         conn.execute("SELECT pg_stat_statements_reset()")

@@ -21,7 +21,7 @@ def set_up(limit_s: float = TIMEOUT_S) -> tuple[str, ...]:
     It ends with that: behind a pooler the session is the application's next.
     """
     timeout = f"statement_timeout = '{limit_s:g}s'"
-    return timeout, "lock_timeout = '1s'", CLOSED_PATH, "TimeZone = 'UTC'"
+    return timeout, "lock_timeout = '1s'", CLOSED_PATH, "TimeZone = 'UTC'", "DateStyle = 'ISO'"
 
 
 IDENTITY = Query(
