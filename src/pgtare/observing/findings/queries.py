@@ -98,10 +98,7 @@ LEFT JOIN LATERAL (SELECT * FROM gone g WHERE g.locktype = w.locktype
 #: {} counters of checkpoints: where they are depends on the version. A database whose DROP was
 #: interrupted (-2) is never frozen again, and the server does not count it either.
 _COUNTERS = """SELECT extract(epoch FROM clock_timestamp())::float8, d.commits, d.sessions,
-  d.deadlocks, d.temp_bytes,
-  coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-    ELSE pg_current_wal_lsn() END, '0/0'), 0)::bigint,
-  {checkpoints}, a.failed_count, a.last_failed_wal,
+  d.deadlocks, d.temp_bytes, {checkpoints}, a.failed_count, a.last_failed_wal,
   coalesce(a.last_failed_time > coalesce(a.last_archived_time, '-infinity'), false),
   o.age, o.datname, m.age, m.datname, pg_notification_queue_usage()
 FROM (SELECT sum(xact_commit)::bigint AS commits, sum(sessions)::bigint AS sessions,
@@ -112,7 +109,7 @@ FROM (SELECT sum(xact_commit)::bigint AS commits, sum(sessions)::bigint AS sessi
   (SELECT mxid_age(datminmxid) AS age, datname FROM pg_database WHERE datconnlimit <> -2
     ORDER BY 1 DESC LIMIT 1) m,
   {view} c"""
-_TELLS_COUNTERS = "transactions, connections, checkpoints, WAL, failures and notifications so far"
+_TELLS_COUNTERS = "transactions, connections, checkpoints, failures and notifications so far"
 COUNTERS = Query(
     "counters",
     _TELLS_COUNTERS,
@@ -128,6 +125,13 @@ COUNTERS_BEFORE_17 = Query(
         checkpoints="c.checkpoints_timed, c.checkpoints_req", view="pg_catalog.pg_stat_bgwriter"
     ),
     "PostgreSQL 15 or 16",
+)
+#: A query of its own, because some managed services refuse these functions.
+WAL = Query(
+    "WAL",
+    "how much WAL has been written, or replayed, so far",
+    """SELECT coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+  ELSE pg_current_wal_lsn() END, '0/0'), 0)::bigint""",
 )
 _TELLS_SLOTS = "replication slots, and the WAL that they keep"
 #: {} why a slot was invalidated.
