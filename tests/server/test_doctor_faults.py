@@ -115,6 +115,22 @@ def test_where_the_position_of_the_wal_is_refused_the_other_counters_are_read(
     assert counters.xid_age > 0
 
 
+def test_sessions_that_do_not_say_what_they_do_cannot_be_seen(cluster: Cluster) -> None:
+    with cluster.connect("old") as conn:
+        conn.execute("SET track_activities = off")
+        report = doctor(cluster.dsn("without"), status=1)  # one of two
+        said = unseen(report)["sessions"]
+        assert said.startswith("1 of 2 do not say what they do (track_activities = off); ")
+        assert "ALTER SYSTEM SET track_activities = on" in said
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(cluster.connect())
+            report = doctor(cluster.dsn("without"), status=0)
+        assert unseen(report)["some sessions"].startswith("1 of 6 do not say")
+    report = doctor(cluster.dsn("without", options="-c track_activities=off"), status=1)
+    assert "sessions" in unseen(report)
+
+
 def test_remedies_quote_names(cluster: Cluster) -> None:
     """A name could else end the remedy's statement and begin another."""
     name = 'x" TO public; DROP TABLE "y'

@@ -31,7 +31,10 @@ IDENTITY = Query(
   current_database(), current_user, pg_has_role('pg_read_all_stats', 'USAGE'),
   coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false),
   quote_ident(current_user), has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE'),
-  has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')""",
+  has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE'),
+  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+  (SELECT count(*) FROM pg_stat_activity
+    WHERE backend_type = 'client backend' AND state = 'disabled')""",
 )
 EXTENSIONS = Query(
     "extensions",
