@@ -180,16 +180,20 @@ GROUP BY a.usename, a.application_name ORDER BY 3 DESC LIMIT 1""",
 )
 #: A snapshot is as old as the oldest transaction with a number of any database, so one without is
 #: named last. Of sessions of other databases the number is all that counts here (`here`). A slot
-#: that was invalidated keeps nothing.
+#: that was invalidated keeps nothing. A walsender that does not stream serves no standby, but the
+#: first copy of a subscription: it has a transaction, whose xact_start the server hides.
 HORIZON = Query(
     "horizon",
     "what keeps vacuum from removing rows: the oldest of each kind",
-    f"""WITH sessions AS MATERIALIZED (SELECT coalesce(application_name, '') AS name, pid,
+    f"""WITH standbys AS MATERIALIZED (SELECT application_name, pid, backend_xmin
+  FROM pg_stat_replication WHERE state IN ('catchup', 'streaming')),
+sessions AS MATERIALIZED (SELECT coalesce(application_name, '') AS name, pid,
     greatest(age(backend_xmin), age(backend_xid)) AS age, age(backend_xid) AS xid_age,
     CASE WHEN datname <> current_database() THEN age(backend_xid)
       ELSE greatest(age(backend_xmin), age(backend_xid)) END AS here,
     {_age("xact_start")} AS us, xact_start, datname
-  FROM pg_stat_activity a WHERE pid <> pg_backend_pid() AND backend_type <> 'walsender'
+  FROM pg_stat_activity a WHERE pid <> pg_backend_pid()
+    AND pid NOT IN (SELECT pid FROM standbys)
     AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
     AND coalesce(backend_xmin, backend_xid) IS NOT NULL),
 slots AS MATERIALIZED (SELECT * FROM pg_replication_slots WHERE wal_status IS DISTINCT FROM 'lost')
@@ -205,7 +209,7 @@ UNION ALL (SELECT 'slot', slot_name, NULL, age(xmin), NULL, database
 UNION ALL (SELECT '{CATALOGUES}', slot_name, NULL, age(catalog_xmin), NULL, database
   FROM slots WHERE catalog_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'standby', application_name, pid, age(backend_xmin), NULL, NULL
-  FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)""",
+  FROM standbys WHERE backend_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)""",
 )
 CONNECTIONS = Query(
     "connections",

@@ -205,8 +205,8 @@ def end(one: SampledSession) -> list[Remedy]:
 
 
 def not_again(one: SampledSession) -> list[Remedy]:
-    """What keeps other transactions of its role from staying open so long, if it has one."""
-    if not one.role:
+    """What keeps other transactions of its role from staying open so long, if there is a way."""
+    if not one.role or not may_be_ended(one):
         return []
     if one.state.startswith("idle"):
         return [idle_timeout(one.role)]
