@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -218,6 +219,17 @@ def test_sessions_that_wait_for_a_lock_are_reported(healthy: Cluster) -> None:
     assert command.startswith(f"SELECT pg_terminate_backend({pid}) FROM pg_stat_activity WHERE pid")
     assert " AND backend_start = '2" in command
     assert " AND xact_start = '2" in command
+
+
+def test_a_socket_alone_does_not_tell_that_the_server_is_here(
+    healthy: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a proxy's, and what answers no process of this machine."""
+    with connected(healthy.dsn()) as session:
+        assert session.is_local
+    monkeypatch.setattr(pooler, "backend_pid", lambda _: os.getpid())
+    with connected(healthy.dsn()) as session:
+        assert not session.is_local
 
 
 @contextlib.contextmanager
