@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -134,6 +135,12 @@ def test_a_healthy_server_under_load_has_no_finding(
     assert "pgtare weigh track_io_timing" in observers["track_io_timing"]
 
 
+@pytest.mark.parametrize("style", ["German", "SQL,DMY"])
+def test_times_are_read_whatever_the_database_sets_for_them(healthy: Cluster, style: str) -> None:
+    dsn = healthy.dsn(options=f"-c datestyle={style}")
+    assert doctor(dsn, status=0, interval_s=1.0)["taken"].endswith("Z")
+
+
 def test_a_superusers_own_queries_stay_out_of_the_table(healthy: Cluster) -> None:
     with healthy.connect() as conn:
         conn.execute("SELECT pg_stat_statements_reset()")
@@ -212,6 +219,17 @@ def test_sessions_that_wait_for_a_lock_are_reported(healthy: Cluster) -> None:
     assert command.startswith(f"SELECT pg_terminate_backend({pid}) FROM pg_stat_activity WHERE pid")
     assert " AND backend_start = '2" in command
     assert " AND xact_start = '2" in command
+
+
+def test_a_socket_alone_does_not_tell_that_the_server_is_here(
+    healthy: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a proxy's, and what answers no process of this machine."""
+    with connected(healthy.dsn()) as session:
+        assert session.is_local
+    monkeypatch.setattr(pooler, "backend_pid", lambda _: os.getpid())
+    with connected(healthy.dsn()) as session:
+        assert not session.is_local
 
 
 @contextlib.contextmanager

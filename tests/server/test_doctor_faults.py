@@ -13,9 +13,12 @@ from typing import IO
 
 import pytest
 
+from pgtare.observing.doctor.checks import server_kind
+from pgtare.observing.doctor.collect import read_facts
 from pgtare.observing.doctor.examine import watch
 from pgtare.observing.doctor.queries import Query
 from pgtare.observing.doctor.session import connected
+from pgtare.observing.findings.collector import FindingInputs
 from pgtare.observing.findings.read import Unreadable
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -89,6 +92,43 @@ def test_without_privilege_evictions_are_still_counted(cluster: Cluster) -> None
     assert report["waits"] is None
     assert report["statements"]["distinct"] is None  # others' entries have no identifier
     assert report["statements"]["text_file_bytes"] is None
+
+
+def test_where_the_position_of_the_wal_is_refused_the_other_counters_are_read(
+    cluster: Cluster,
+) -> None:
+    function = "FUNCTION pg_current_wal_lsn()"
+    with cluster.connect() as conn:
+        conn.execute("CREATE ROLE monitor LOGIN IN ROLE pg_monitor")
+        conn.execute(f"REVOKE EXECUTE ON {function} FROM PUBLIC".encode())
+        try:
+            with connected(cluster.dsn(user="monitor")) as session:
+                inputs = FindingInputs(session, server_kind(read_facts(session), local=True))
+                counters = inputs.totals().counters
+        finally:
+            conn.execute(f"GRANT EXECUTE ON {function} TO PUBLIC".encode())
+            conn.execute("DROP ROLE monitor")
+    assert inputs.unseen.keys() == {"WAL", "slots"}
+    assert counters is not None
+    assert counters.wal_bytes is None
+    assert counters.commits > 0
+    assert counters.xid_age > 0
+
+
+def test_sessions_that_do_not_say_what_they_do_cannot_be_seen(cluster: Cluster) -> None:
+    with cluster.connect("old") as conn:
+        conn.execute("SET track_activities = off")
+        report = doctor(cluster.dsn("without"), status=1)  # one of two
+        said = unseen(report)["sessions"]
+        assert said.startswith("1 of 2 do not say what they do (track_activities = off); ")
+        assert "ALTER SYSTEM SET track_activities = on" in said
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                stack.enter_context(cluster.connect())
+            report = doctor(cluster.dsn("without"), status=0)
+        assert unseen(report)["some sessions"].startswith("1 of 6 do not say")
+    report = doctor(cluster.dsn("without", options="-c track_activities=off"), status=1)
+    assert "sessions" in unseen(report)
 
 
 def test_remedies_quote_names(cluster: Cluster) -> None:

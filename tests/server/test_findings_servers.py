@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from pgtare.observing.doctor.session import connected
-from pgtare.observing.findings import queries, read
+from pgtare.observing.findings import queries, read, server_findings
 from pgtare.observing.findings.observation import ELSEWHERE
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
@@ -25,7 +26,7 @@ BY_ROW = {"max_pred_locks_per_page": 1000, "max_pred_locks_per_relation": 5000}
 @pytest.fixture(scope="module", params=SLOWLY_ON_15)
 def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     binaries: Binaries = request.getfixturevalue(request.param)
-    with Cluster(binaries, BY_ROW) as cluster:
+    with Cluster(binaries, {"wal_level": "logical", **BY_ROW}) as cluster:
         with cluster.connect() as connection:
             connection.execute("CREATE DATABASE crm")
             for name in ("customers", "orders"):
@@ -62,6 +63,20 @@ def test_a_transaction_of_another_database_is_named_and_not_who_sees_it(server: 
     assert (found["session"].pid, found["session"].database) == (theirs, "crm")
     assert (found[ELSEWHERE].pid, found[ELSEWHERE].database) == (reports, "crm")
     assert found[ELSEWHERE].age_xids - 5 == found["session"].age_xids >= 5
+
+
+def test_the_first_copy_of_a_subscription_is_a_session_and_no_standby(server: Cluster) -> None:
+    slot = "CREATE_REPLICATION_SLOT t TEMPORARY LOGICAL pgoutput USE_SNAPSHOT"
+    with psycopg.connect(server.dsn(replication="database"), autocommit=True) as copying:
+        copying.execute("BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ")
+        copying.execute(slot)
+        pid = copying.info.backend_pid
+        with connected(server.dsn()) as session:
+            (holder,) = (one for one in read.now(session).horizon if not one.is_slot)
+            found = {one.pid: one for one in read.sample(session, 0.0, 1.0, ()).sessions}
+    assert (holder.kind, holder.pid) == ("session", pid)
+    _, (fix,) = server_findings.held_by(holder, found[pid])
+    assert fix.does == "let the walsender finish: it must not be ended"
 
 
 def test_what_a_serializable_transaction_has_read_is_not_in_the_lock_table(server: Cluster) -> None:

@@ -44,6 +44,8 @@ def findings(settings: dict[str, str], per_s: float) -> list[tuple[str, str, lis
     ("settings", "per_s", "expected"),
     [
         ({}, 1e5, None),
+        # the name is looked up even if no connection is logged
+        ({"log_hostname": "on"}, 10, "warning: every connection looks up a host name"),
         (EVERY, 10, "warning: log_min_duration_statement = 0 writes every statement to"),
         (EVERY, 5000, "critical: log_min_duration_statement = 0 writes every statement to"),
         # its sample rate belongs to log_min_duration_sample

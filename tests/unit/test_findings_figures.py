@@ -277,6 +277,21 @@ def test_a_synchronous_standby_that_answers_at_once_is_no_fault() -> None:
         assert (found.kind, found.class_) == ("syncrep", ACTIVE)
 
 
+def test_a_synchronous_standby_is_not_slow_because_commits_are_not_counted() -> None:
+    state = ServerState(
+        settings={"synchronous_standby_names": "berlin"}, now=ServerNow(standbys=("berlin",))
+    )
+    waits = [session(pid, "IPC/SyncRep", query_age_s=0.002) for pid in range(2, 8)]
+    assert compute.findings(seen(*waits, state=state)) == []
+
+
+def test_what_is_not_known_has_no_rate() -> None:
+    known, unknown = ServerCounters(NOW), ServerCounters(NOW + 10, commits=20, wal_bytes=None)
+    for before, after in ((known, unknown), (unknown, replace(known, at=NOW + 20))):
+        assert ServerState(before=before, after=after).per_s("wal_bytes") is None
+    assert ServerState(before=known, after=unknown).per_s("commits") == 2.0
+
+
 def test_a_client_is_said_to_do_what_it_does_itself() -> None:
     """Others of its application may do something else."""
     reads = session(2, "Client/ClientWrite", query_age_s=90.0, xact_age_s=90.0)

@@ -276,6 +276,16 @@ def test_a_holder_whose_role_was_dropped_has_no_role_to_be_altered() -> None:
     assert [one.command.split("(")[0] for one in found.remedy] == ["SELECT pg_terminate_backend"]
 
 
+def test_a_session_that_hides_its_transaction_may_be_anothers_by_then() -> None:
+    hidden = session(1, None, state="disabled", xact_us=None, query_us=None)
+    (found,) = compute.findings(seen(hidden, waiter(2, 1)))
+    (end,) = found.remedy
+    assert end.command.startswith("SELECT pg_terminate_backend(1)")
+    assert "may serve another client" in end.risk
+    (found,) = compute.findings(seen(idle(1, role=""), waiter(2, 1)))
+    assert "another client" not in found.remedy[0].risk
+
+
 # standbys
 
 

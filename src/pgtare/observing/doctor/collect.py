@@ -25,7 +25,9 @@ from pgtare.observing.doctor.observed import (
     Texts,
 )
 from pgtare.observing.doctor.session import Session
+from pgtare.observing.findings.collector import SESSIONS
 from pgtare.observing.findings.read import Unreadable, size_of_texts
+from pgtare.observing.findings.remedies import set_at_once
 from pgtare.observing.findings.statement_texts import MOST_BYTES, new_file
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
 from pgtare.postgres.settings import (
@@ -44,6 +46,8 @@ TEXTS = "texts of pg_stat_statements"
 _CLOCK_PROBES = 20
 #: A larger table is read at both ends of an interval only.
 LARGEST_SAMPLED = 10_000
+#: If more sessions do not say what they do, what slows sessions cannot be seen.
+_MOST_SILENT = 0.2
 _PRIMARY = "  -- on the primary"
 
 
@@ -54,7 +58,9 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
     def lack(what: str, why: str, remedy: str) -> None:
         unseen.append(Unseen(what=what, why=why, remedy=remedy))
 
-    ((*server, superuser, quoted, may_stat, may_read),) = session.rows(queries.IDENTITY)
+    ((*server, superuser, quoted, may_stat, may_read, clients, silent),) = session.rows(
+        queries.IDENTITY
+    )
     _, standby, _, database, role, sees_all = server
     found = session.rows(queries.EXTENSIONS)
     read_settings = session.rows(queries.SETTINGS)
@@ -75,6 +81,14 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
             "other roles' sessions and statements",
             f"the role {role} is no member of pg_read_all_stats",
             f"GRANT pg_read_all_stats TO {quoted};{where}",
+        )
+    if silent:
+        lack(
+            SESSIONS if silent > _MOST_SILENT * clients else "some sessions",
+            f"{silent} of {clients} do not say what they do (track_activities = off)",
+            set_at_once(
+                "track_activities", "on", "  -- or where ALTER ROLE or ALTER DATABASE turned it off"
+            ),
         )
     if STATEMENTS not in {name for name, *_ in found}:
         lack(STATEMENTS, *_absent(settings, sources, database, where))

@@ -21,7 +21,7 @@ def set_up(limit_s: float = TIMEOUT_S) -> tuple[str, ...]:
     It ends with that: behind a pooler the session is the application's next.
     """
     timeout = f"statement_timeout = '{limit_s:g}s'"
-    return timeout, "lock_timeout = '1s'", CLOSED_PATH, "TimeZone = 'UTC'"
+    return timeout, "lock_timeout = '1s'", CLOSED_PATH, "TimeZone = 'UTC'", "DateStyle = 'ISO'"
 
 
 IDENTITY = Query(
@@ -31,7 +31,10 @@ IDENTITY = Query(
   current_database(), current_user, pg_has_role('pg_read_all_stats', 'USAGE'),
   coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false),
   quote_ident(current_user), has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE'),
-  has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE')""",
+  has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE'),
+  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+  (SELECT count(*) FROM pg_stat_activity
+    WHERE backend_type = 'client backend' AND state = 'disabled')""",
 )
 EXTENSIONS = Query(
     "extensions",

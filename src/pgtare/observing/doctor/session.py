@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import psycopg
@@ -14,7 +15,7 @@ from pgtare.errors import MeasurementError
 from pgtare.observing.doctor import queries
 from pgtare.observing.findings.queries import Query
 from pgtare.observing.findings.read import Unreadable
-from pgtare.postgres import own_session, pooler
+from pgtare.postgres import own_session, pooler, run_queue
 
 
 @contextlib.contextmanager
@@ -45,10 +46,14 @@ class Session:
         self._conn, self._limit_s, self._spent = conn, limit_s, spent
         self._settings = queries.set_up(limit_s)
 
-    @property
+    @cached_property
     def is_local(self) -> bool:
-        """Whether the server is on this machine: it is reached through a socket of its own."""
-        return self._conn.info.host.startswith("/")
+        """Whether the server is on this machine: what answers a socket here is a process here."""
+        host = self._conn.info.host
+        if not host.startswith("/"):
+            return False
+        with self._telling():
+            return run_queue.is_local(host, pooler.backend_pid(self._conn))
 
     def stay_out(self) -> None:
         """Keep our statements out of pg_stat_statements, if it is loaded; a superuser's right."""

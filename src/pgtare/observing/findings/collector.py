@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pgtare.observing.findings import limits, queries, read
@@ -116,13 +116,19 @@ class FindingInputs:
         if tables:
             of_tables = self._try("tables", lambda: read.tables(self.reader), {})
         return CountedTotals(
-            self._try("counters", lambda: read.counters(self.reader, self.kind.version), None),
+            self._counters(),
             statements,
             of_tables,
             self._try("slots", lambda: read.slots(self.reader, self.kind.version), ()),
             is_part=query_ids is not None,
             tables_ns=steady_clock.now_ns() if tables else None,
         )
+
+    def _counters(self) -> ServerCounters | None:
+        found = self._try("counters", lambda: read.counters(self.reader, self.kind.version), None)
+        if found is None:
+            return None
+        return replace(found, wal_bytes=self._try("WAL", lambda: read.wal_bytes(self.reader), None))
 
     def sample(self, default_s: float) -> None:
         """Look at the sessions; default_s: time that a first sample covers."""

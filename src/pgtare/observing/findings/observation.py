@@ -242,7 +242,7 @@ class ServerCounters:
 
     read_ns: by our monotonic clock; None: not known.
     new_sessions: connections so far. xid_age, multixact_age: of the oldest database, with its name.
-    notify_usage: how full the queue of notifications is, 0 to 1.
+    notify_usage: how full the queue of notifications is, 0 to 1. wal_bytes: None if not known.
     """
 
     at: float
@@ -250,7 +250,6 @@ class ServerCounters:
     new_sessions: int = 0
     deadlocks: int = 0
     temp_bytes: int = 0
-    wal_bytes: int = 0
     checkpoints_timed: int = 0
     checkpoints_requested: int = 0
     archive_failed: int = 0
@@ -261,6 +260,7 @@ class ServerCounters:
     multixact_age: int = 0
     multixact_database: str = ""
     notify_usage: float = 0.0
+    wal_bytes: int | None = 0
     read_ns: int | None = None
 
 
@@ -331,10 +331,10 @@ class ServerState:
     def per_s(self, name: str) -> float | None:
         """What a counter grew by a second; None if it is not known, or was reset."""
         seconds = self.counted_s
-        if seconds is None:
+        before, after = (getattr(one, name, None) for one in (self.before, self.after))
+        if seconds is None or before is None or after is None:
             return None
-        grown = getattr(self.after, name) - getattr(self.before, name)
-        return grown / seconds if grown >= 0 else None
+        return (after - before) / seconds if after >= before else None
 
     @property
     def counted_s(self) -> float | None:

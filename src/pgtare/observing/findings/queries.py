@@ -98,10 +98,7 @@ LEFT JOIN LATERAL (SELECT * FROM gone g WHERE g.locktype = w.locktype
 #: {} counters of checkpoints: where they are depends on the version. A database whose DROP was
 #: interrupted (-2) is never frozen again, and the server does not count it either.
 _COUNTERS = """SELECT extract(epoch FROM clock_timestamp())::float8, d.commits, d.sessions,
-  d.deadlocks, d.temp_bytes,
-  coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-    ELSE pg_current_wal_lsn() END, '0/0'), 0)::bigint,
-  {checkpoints}, a.failed_count, a.last_failed_wal,
+  d.deadlocks, d.temp_bytes, {checkpoints}, a.failed_count, a.last_failed_wal,
   coalesce(a.last_failed_time > coalesce(a.last_archived_time, '-infinity'), false),
   o.age, o.datname, m.age, m.datname, pg_notification_queue_usage()
 FROM (SELECT sum(xact_commit)::bigint AS commits, sum(sessions)::bigint AS sessions,
@@ -112,7 +109,7 @@ FROM (SELECT sum(xact_commit)::bigint AS commits, sum(sessions)::bigint AS sessi
   (SELECT mxid_age(datminmxid) AS age, datname FROM pg_database WHERE datconnlimit <> -2
     ORDER BY 1 DESC LIMIT 1) m,
   {view} c"""
-_TELLS_COUNTERS = "transactions, connections, checkpoints, WAL, failures and notifications so far"
+_TELLS_COUNTERS = "transactions, connections, checkpoints, failures and notifications so far"
 COUNTERS = Query(
     "counters",
     _TELLS_COUNTERS,
@@ -128,6 +125,13 @@ COUNTERS_BEFORE_17 = Query(
         checkpoints="c.checkpoints_timed, c.checkpoints_req", view="pg_catalog.pg_stat_bgwriter"
     ),
     "PostgreSQL 15 or 16",
+)
+#: A query of its own, because some managed services refuse these functions.
+WAL = Query(
+    "WAL",
+    "how much WAL has been written, or replayed, so far",
+    """SELECT coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+  ELSE pg_current_wal_lsn() END, '0/0'), 0)::bigint""",
 )
 _TELLS_SLOTS = "replication slots, and the WAL that they keep"
 #: {} why a slot was invalidated.
@@ -176,16 +180,20 @@ GROUP BY a.usename, a.application_name ORDER BY 3 DESC LIMIT 1""",
 )
 #: A snapshot is as old as the oldest transaction with a number of any database, so one without is
 #: named last. Of sessions of other databases the number is all that counts here (`here`). A slot
-#: that was invalidated keeps nothing.
+#: that was invalidated keeps nothing. A walsender that does not stream serves no standby, but the
+#: first copy of a subscription: it has a transaction, whose xact_start the server hides.
 HORIZON = Query(
     "horizon",
     "what keeps vacuum from removing rows: the oldest of each kind",
-    f"""WITH sessions AS MATERIALIZED (SELECT coalesce(application_name, '') AS name, pid,
+    f"""WITH standbys AS MATERIALIZED (SELECT application_name, pid, backend_xmin
+  FROM pg_stat_replication WHERE state IN ('catchup', 'streaming')),
+sessions AS MATERIALIZED (SELECT coalesce(application_name, '') AS name, pid,
     greatest(age(backend_xmin), age(backend_xid)) AS age, age(backend_xid) AS xid_age,
     CASE WHEN datname <> current_database() THEN age(backend_xid)
       ELSE greatest(age(backend_xmin), age(backend_xid)) END AS here,
     {_age("xact_start")} AS us, xact_start, datname
-  FROM pg_stat_activity a WHERE pid <> pg_backend_pid() AND backend_type <> 'walsender'
+  FROM pg_stat_activity a WHERE pid <> pg_backend_pid()
+    AND pid NOT IN (SELECT pid FROM standbys)
     AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
     AND coalesce(backend_xmin, backend_xid) IS NOT NULL),
 slots AS MATERIALIZED (SELECT * FROM pg_replication_slots WHERE wal_status IS DISTINCT FROM 'lost')
@@ -201,7 +209,7 @@ UNION ALL (SELECT 'slot', slot_name, NULL, age(xmin), NULL, database
 UNION ALL (SELECT '{CATALOGUES}', slot_name, NULL, age(catalog_xmin), NULL, database
   FROM slots WHERE catalog_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)
 UNION ALL (SELECT 'standby', application_name, pid, age(backend_xmin), NULL, NULL
-  FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)""",
+  FROM standbys WHERE backend_xmin IS NOT NULL ORDER BY 4 DESC LIMIT 1)""",
 )
 CONNECTIONS = Query(
     "connections",

@@ -163,10 +163,15 @@ def _signed(number: int, bits: int) -> int:
 
 
 def counters(reader: Reader, version: int) -> ServerCounters:
-    """Counters of the server; version: of PostgreSQL, as 18."""
+    """Counters of the server without `wal_bytes`; version: of PostgreSQL, as 18."""
     query = queries.COUNTERS if version >= 17 else queries.COUNTERS_BEFORE_17
     (row,) = reader.rows(query)
     return replace(ServerCounters(*row), read_ns=steady_clock.now_ns())
+
+
+def wal_bytes(reader: Reader) -> int:
+    """How much WAL there has been so far, by its position."""
+    return int(reader.rows(queries.WAL)[0][0])
 
 
 def lock_table(reader: Reader) -> LockTable | None:

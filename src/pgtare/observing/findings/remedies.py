@@ -141,13 +141,23 @@ def _which(one: SampledSession, *, statement: bool) -> str:
     return " AND ".join(parts)
 
 
+def _risk(one: SampledSession, risk: str) -> str:
+    """With what is not known of a session that hides its transaction."""
+    if one.state != "disabled":
+        return risk
+    return (
+        f"{risk}; the session does not show its transaction (track_activities = off), so behind a "
+        "pooler it may serve another client by then"
+    )
+
+
 def cancel(one: SampledSession, does: str) -> Remedy:
     """Cancel its statement, if it still runs that one."""
     return Remedy(
         command=f"SELECT pg_cancel_backend({one.pid}) FROM pg_stat_activity WHERE "
         f"{_which(one, statement=True)};",
         does=f"{does}; {_GONE}",
-        risk="its transaction is rolled back",
+        risk=_risk(one, "its transaction is rolled back"),
         privilege=_SIGNAL,
     )
 
@@ -158,7 +168,7 @@ def terminate(one: SampledSession, does: str) -> Remedy:
         command=f"SELECT pg_terminate_backend({one.pid}) FROM pg_stat_activity WHERE "
         f"{_which(one, statement=False)};",
         does=f"{does}; {_GONE}",
-        risk="its transaction is rolled back, and its connection is lost",
+        risk=_risk(one, "its transaction is rolled back, and its connection is lost"),
         privilege=_SIGNAL,
     )
 
@@ -195,8 +205,8 @@ def end(one: SampledSession) -> list[Remedy]:
 
 
 def not_again(one: SampledSession) -> list[Remedy]:
-    """What keeps other transactions of its role from staying open so long, if it has one."""
-    if not one.role:
+    """What keeps other transactions of its role from staying open so long, if there is a way."""
+    if not one.role or not may_be_ended(one):
         return []
     if one.state.startswith("idle"):
         return [idle_timeout(one.role)]

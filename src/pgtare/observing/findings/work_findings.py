@@ -167,7 +167,8 @@ def sync_rep(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
     there = set(whole.state.now.standbys)
     outage = whole.is_large(cause) and cause.longest_wait_s >= _CLIENT_S
     each = _each_commit_s(cause, whole)
-    slow = bool(missing) or outage or cause.is_outage or each is None or each >= _SLOW_COMMIT_S
+    none_ends = whole.state.per_s("commits") == 0
+    slow = bool(missing) or outage or cause.is_outage or none_ends or (each or 0) >= _SLOW_COMMIT_S
     if not slow and not (busy and _takes_most(cause, whole)):
         return None
     if missing:
