@@ -9,6 +9,7 @@ import pytest
 
 from pgtare.estimate.study.rounds import Flips
 from pgtare.estimate.ties import mid_quantiles
+from pgtare.postgres.load import LoadSpec
 from pgtare.postgres.load.pgbench import RunResult
 from pgtare.weighing.ladder.protocols.rounds import _metrics
 
@@ -36,7 +37,7 @@ def test_a_shift_of_less_than_a_unit_is_neither_lost_nor_rounded_up() -> None:
     def median(true_us: float) -> float:
         level = true_us * math.exp(rng.normal(0, 0.0015))
         written = np.round(level * np.exp(rng.normal(0, 0.05, 4_000)))
-        return _metrics(RunResult(1.0, 1), written, 0)["latency_p50_us"]
+        return _metrics(RunResult(1.0, 1), written, 0, LoadSpec())["latency_p50_us"]
 
     for _ in range(studies):
         d = np.array([math.log(median(90.6 * 1.007) / median(90.6)) for _ in range(12)])

@@ -94,15 +94,15 @@ def test_a_session_is_no_background_process_whatever_its_role_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     titles = {
-        "postgres: logger app [local] SELECT": ("SELECT", True),
-        "postgres: main: archiver my db 10.0.0.1(5) UPDATE waiting": ("UPDATE waiting", True),
-        "postgres: u checkpointer ::1(5432) idle": ("idle", True),
-        "postgres: u d [local] [local] idle in transaction": ("idle in transaction", True),
-        "postgres: archiver last was 000000010000000000000001": ("archiver", False),
-        "postgres: main: io worker 1": ("io worker", False),
-        "postgres: checkpointer ": ("checkpointer", False),
-        "postgres: autovacuum worker logger": ("autovacuum worker logger", True),
-        "/usr/bin/postgres -D x": ("postmaster", False),
+        "postgres: logger app [local] SELECT": ("SELECT", "backend"),
+        "postgres: main: archiver my db 10.0.0.1(5) UPDATE waiting": ("UPDATE waiting", "backend"),
+        "postgres: u checkpointer ::1(5432) idle": ("idle", "backend"),
+        "postgres: u d [local] [local] idle in transaction": ("idle in transaction", "backend"),
+        "postgres: archiver last was 000000010000000000000001": ("archiver", "archiver"),
+        "postgres: main: io worker 1": ("io worker", "io worker"),
+        "postgres: checkpointer ": ("checkpointer", "checkpointer"),
+        "postgres: autovacuum worker logger": ("autovacuum worker", "autovacuum worker"),
+        "/usr/bin/postgres -D x": ("postmaster", "postmaster"),
     }
     for title, expected in titles.items():
         monkeypatch.setattr(processes, "read", lambda pid, name, t=title: t)
