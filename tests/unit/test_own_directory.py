@@ -39,6 +39,17 @@ def test_only_servers_of_pgtares_own_are_swept(own_place: Path) -> None:
     assert {path.name for path in own_place.iterdir()} == {"mine.c", directories.MARK}
 
 
+def test_the_usual_place_needs_no_mark(
+    open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of an earlier version."""
+    monkeypatch.delenv(directories.DIRECTORY_VARIABLE, raising=False)
+    monkeypatch.setattr(directories, "_chosen", lambda: open_directory / "pgtare")
+    (open_directory / "pgtare" / "servers").mkdir(parents=True)
+    assert directories.existing() == open_directory / "pgtare"
+    assert registry.servers_directory() == open_directory / "pgtare" / "servers"
+
+
 def test_the_directory_of_root_is_named_to_others(
     own_place: Path, open_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,8 +57,7 @@ def test_the_directory_of_root_is_named_to_others(
     monkeypatch.setattr(directories, "ROOT_DIRECTORY", roots)
     monkeypatch.setattr("os.geteuid", lambda: 4711)
     assert directories.of_others() == []
-    roots.mkdir()
-    (roots / directories.MARK).touch()
+    (roots / "servers").mkdir(parents=True)
     (left,) = leftovers.own_files()
     assert left.what == f"{roots} of root"
     assert left.remove is not None

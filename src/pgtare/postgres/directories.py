@@ -121,7 +121,7 @@ def made_once(shelf_name: str, name: str, make: Callable[[Path], Path]) -> Path:
 def existing() -> Path | None:
     """The directory below which everything lives, if it has been made; UsageError as `place`."""
     base = _chosen()
-    return own_directory(base, 0o755) if os.path.exists(base / MARK) else None
+    return own_directory(base, 0o755) if os.path.exists(base) and _is_ours(base) else None
 
 
 def of_others() -> list[tuple[Path, str]]:
@@ -136,21 +136,29 @@ def of_others() -> list[tuple[Path, str]]:
         except (KeyError, ValueError):
             return []
         place, name = Path(account.pw_dir) / ".cache/pgtare", account.pw_name
-    return [(place, name)] if os.path.exists(place / MARK) else []
+    return [(place, name)] if _shelves(place) else []
 
 
 def _base() -> Path:
     base = own_directory(_chosen(), 0o755)
-    there = [shelf for shelf in SHELVES if os.path.lexists(base / shelf)]
-    if (base / MARK).exists():
-        return base
-    if there:
+    there = _shelves(base)
+    if there and not _is_ours(base):
         raise UsageError(
             f"{base} has {', '.join(there)}, which pgtare did not make: set {DIRECTORY_VARIABLE} "
             "to an empty directory"
         )
-    (base / MARK).touch()
+    with contextlib.suppress(OSError):  # what can only be read is read
+        (base / MARK).touch(0o644)
     return base
+
+
+def _shelves(base: Path) -> list[str]:
+    return [shelf for shelf in SHELVES if os.path.lexists(base / shelf)]
+
+
+def _is_ours(base: Path) -> bool:
+    """Whether what is there is pgtare's: others have no reason to use the usual places."""
+    return not os.environ.get(DIRECTORY_VARIABLE) or os.path.exists(base / MARK)
 
 
 def _chosen() -> Path:

@@ -277,7 +277,7 @@ def _remove(base: Path) -> None:
                 shutil.rmtree(base / shelf)
         others = sorted({path.name for path in base.iterdir()} - {directories.MARK})
         if not others:
-            (base / directories.MARK).unlink()
+            (base / directories.MARK).unlink(missing_ok=True)
             base.rmdir()
     except OSError as ex:
         raise PgtareError(f"cannot be removed: {ex.strerror}") from ex
