@@ -47,7 +47,7 @@ def test_the_usual_place_needs_no_mark(
     monkeypatch.setattr(directories, "_chosen", lambda: open_directory / "pgtare")
     (open_directory / "pgtare" / "servers").mkdir(parents=True)
     assert directories.existing() == open_directory / "pgtare"
-    assert registry.servers_directory() == open_directory / "pgtare" / "servers"
+    assert directories.place("modules") == open_directory / "pgtare" / "modules"
 
 
 def test_the_directory_of_root_is_named_to_others(
