@@ -465,8 +465,9 @@ class OutsideRun:
             ended_early=got.trouble,
         )
         result = self._result(got, estimate, proofs, server)
-        last = live(got.rows, design) if decides else None
-        return Weighing(with_limits(result, self.request, last), got.rows, design)
+        if decides:
+            result = with_limits(result, self.request, live(got.rows, design))
+        return Weighing(result, got.rows, design)
 
     def _say_if_too_short(self, pair_s: float) -> None:
         """Say so once. pair_s: what two blocks take, one of each loop."""

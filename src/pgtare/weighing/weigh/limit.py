@@ -116,24 +116,29 @@ def _state(arm: LiveArm, limit_pct: float) -> State:
     return "below" if most < limit_pct else "undecided"
 
 
-def with_limits(result: WeighResult, request: Request, last: Live | None) -> WeighResult:
-    """The result with what was decided, if limits are set.
+def with_limits(
+    result: WeighResult, request: Request, last: Live, ended: Live | None = None
+) -> WeighResult:
+    """The result with what was decided.
 
-    last: the look that ended the trial, or one at all of the data. What that look decided stands:
-    its intervals hold at any time.
+    last: a look at all of the data. ended: the look that ended the trial; what it shows to be above
+    stands, as its intervals hold at any time. It did not see the transactions that were still open,
+    so what is below must be so in the last look, too.
     """
     limits = limits_of(request)
-    if not limits or last is None:
-        return result
     states = _states(last, limits)
     if not _enough(last, result.design.duration_s, _least(request)):
         states = dict.fromkeys(states, "undecided")
+    if ended is not None:
+        before = _states(ended, limits)
+        states |= {name: state for name, state in before.items() if state == "above"}
     arms = {arm.name: arm for arm in result.arms}
     seen = {arm.name: arm for arm in last.arms}
     found = []
     for name, limit in limits.items():
         state = states[name] if _stands(arms[name]) else "undecided"
-        waiting = state == "above" and not seen[name].least_pct > 100 * limit
+        bursts = seen[name].waiting is None or seen[name].least_pct > 100 * limit
+        waiting = state == "above" and not bursts
         if (waiting or state == "below") and not _waiting_stands(arms[name], result):
             state, waiting = "undecided", False
         found.append(Limit(name=name, at_most_pct=100 * limit, state=state, waiting=waiting))

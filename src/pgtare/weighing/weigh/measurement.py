@@ -130,9 +130,8 @@ class Measurement:
             command,
             steal_pct=steal_pct,
         )
-        if request.decides and decided is None:
-            decided = live(got.observations, design)
-        made = with_limits(made, request, decided)
+        if request.decides:
+            made = with_limits(made, request, live(got.observations, design), decided)
         return Weighing(made, got.observations, design)
 
 
