@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from pgtare.estimate.inference import Estimate
+from pgtare.estimate.trial.answer import ReasonKind, Verdict
 from pgtare.estimate.trial.results import Live, LiveArm
 from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.weigh.limit import UNDECIDED, exit_status, with_limits
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import WeighResult
-from tests.unit.sample_result import sample
+from tests.unit.sample_result import answer, arm_of, judged, sample
 
 NAME = "pg_stat_statements"
 REQUEST = Request(chosen=(Chosen(NAME, {}),), dsn="dbname=x", at_most=0.03)
@@ -43,3 +47,41 @@ def test_what_a_look_showed_to_be_above_stands() -> None:
     assert state(result, later, HIGH) == "above"
     assert not with_limits(result, REQUEST, look(later), look(HIGH)).limits[0].waiting
     assert state(result, later) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "fields", "below", "above"),
+    [
+        ("cost", ReasonKind.DIFFERS, {}, "below", "above"),
+        ("cost", ReasonKind.GROWS, {"at_least": True}, "undecided", "above"),
+        ("cost", ReasonKind.SHRINKS, {"at_most": True}, "below", "undecided"),
+        ("gain", ReasonKind.GROWS, {"at_least": True}, "below", "above"),
+        ("gain", ReasonKind.SHRINKS, {"at_most": True}, "undecided", "undecided"),
+        ("inconclusive", ReasonKind.UNSETTLED, {}, "undecided", "above"),
+        ("inconclusive", ReasonKind.OPEN_COULD_EXPLAIN, {}, "undecided", "undecided"),
+    ],
+)
+def test_a_cost_that_is_a_bound_is_not_on_the_other_side(
+    verdict: Verdict, kind: ReasonKind, fields: dict[str, Any], below: str, above: str
+) -> None:
+    result = sample(50).result
+    judged(arm_of(result, NAME), verdict, kind, **fields)
+    assert (state(result, LOW), state(result, HIGH)) == (below, above)
+
+
+@pytest.mark.parametrize(("p", "decides"), [(0.04, False), (0.06, True)])
+@pytest.mark.parametrize("of_total", [False, True])
+def test_a_control_that_misses_0_must_not_explain_a_decision(
+    p: float, decides: bool, of_total: bool
+) -> None:
+    """By 1 %: more than either bound is away from the limit."""
+    result = sample(50).result
+    control = arm_of(result, "control")
+    assert control.effect is not None
+    assert result.baseline.body_mean_us is not None
+    off = control.effect.total_us if of_total else answer(control).us
+    off.estimate = -result.baseline.body_mean_us / 100
+    control.p_adjusted, control.p_total_adjusted = (0.5, p) if of_total else (p, None)
+    found = (state(result, LOW), state(result, HIGH), state(result, HIGH, HIGH))
+    assert found == (("below", "above", "above") if decides else ("undecided",) * 3)
+    assert state(result, replace(LOW, most_pct=1.9, body_pct=Estimate(0, 1, -1, 1))) == "below"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Literal
 
 from pgtare.errors import UsageError
 from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
+from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.estimate.trial.design import LEAST_BATCHES
 from pgtare.estimate.trial.results import Live, LiveArm
+from pgtare.estimate.trial.verdict import ALPHA
 from pgtare.kit import files, numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.weighing.instruments.arms import union
@@ -99,21 +102,22 @@ def _enough(now: Live, seconds: float, least: int) -> bool:
     return seconds >= _LEAST_S and now.blocks >= least
 
 
-def _states(now: Live, limits: dict[str, float]) -> dict[str, State]:
+def _states(now: Live, limits: dict[str, float], off_pct: float = 0.0) -> dict[str, State]:
     """Of each arm with a limit, by intervals that hold at any time.
 
     That all are below is shown if each is, at 5 %. That one is above needs the error shared out.
+    off_pct: by how much the control misses 0.
     """
     arms = {arm.name: arm for arm in now.arms}
-    return {name: _state(arms[name], 100 * limit) for name, limit in limits.items()}
+    return {name: _state(arms[name], 100 * limit, off_pct) for name, limit in limits.items()}
 
 
-def _state(arm: LiveArm, limit_pct: float) -> State:
+def _state(arm: LiveArm, limit_pct: float, off_pct: float) -> State:
     loops = [arm, *([arm.waiting] if arm.waiting is not None else [])]
-    if any(each.least_pct > limit_pct for each in loops):
+    if any(each.least_pct - off_pct > limit_pct for each in loops):
         return "above"
     most = max(max(each.body_pct.hi, each.most_pct) for each in loops)
-    return "below" if most < limit_pct else "undecided"
+    return "below" if most + off_pct < limit_pct else "undecided"
 
 
 def with_limits(
@@ -125,19 +129,19 @@ def with_limits(
     stands, as its intervals hold at any time. It did not see the transactions that were still open,
     so what is below must be so in the last look, too.
     """
-    limits = limits_of(request)
-    states = _states(last, limits)
+    limits, off_pct = limits_of(request), _off_pct(result)
+    states = _states(last, limits, off_pct)
     if not _enough(last, result.design.duration_s, _least(request)):
         states = dict.fromkeys(states, "undecided")
     if ended is not None:
-        before = _states(ended, limits)
+        before = _states(ended, limits, off_pct)
         states |= {name: state for name, state in before.items() if state == "above"}
     arms = {arm.name: arm for arm in result.arms}
     seen = {arm.name: arm for arm in last.arms}
     found = []
     for name, limit in limits.items():
-        state = states[name] if _stands(arms[name]) else "undecided"
-        bursts = seen[name].waiting is None or seen[name].least_pct > 100 * limit
+        state = states[name] if _stands(arms[name], states[name]) else "undecided"
+        bursts = seen[name].waiting is None or seen[name].least_pct - off_pct > 100 * limit
         waiting = state == "above" and not bursts
         if (waiting or state == "below") and not _waiting_stands(arms[name], result):
             state, waiting = "undecided", False
@@ -145,10 +149,26 @@ def with_limits(
     return result.model_copy(update={"limits": found})
 
 
-def _stands(arm: ArmResult) -> bool:
-    """Whether what was seen stands after the whole analysis: proof, control, failures."""
+def _off_pct(result: WeighResult) -> float:
+    """By how much the control misses 0, by its answer or total, in percent; 0 if it does not."""
+    base_us, off_us = result.baseline.body_mean_us or math.nan, [0.0]
+    for arm in wording.of_role(result, "control"):
+        if arm.answer and arm.effect:
+            tests = ((arm.p_adjusted, arm.answer.us), (arm.p_total_adjusted, arm.effect.total_us))
+            off_us += [abs(us.estimate or 0.0) for p, us in tests if p is not None and p < ALPHA]
+    return 100 * max(off_us) / base_us
+
+
+def _stands(arm: ArmResult, state: State) -> bool:
+    """Whether a state stands after the whole analysis: proof, control, failures, settling."""
     answer = wording.answer_of(arm)
-    return answer is not None and not wording.withheld(answer)
+    if answer is None or wording.withheld(answer):
+        return False
+    if state == "above":
+        return not answer.at_most
+    more = answer.at_most if answer.verdict == "gain" else answer.at_least
+    unsettled = any(reason.kind is ReasonKind.UNSETTLED for reason in answer.reasons)
+    return not (more or unsettled)
 
 
 def _waiting_stands(arm: ArmResult, result: WeighResult) -> bool:
