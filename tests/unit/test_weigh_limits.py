@@ -13,8 +13,10 @@ from pgtare.estimate.trial.answer import ReasonKind, Verdict
 from pgtare.estimate.trial.results import Live, LiveArm
 from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.weigh.limit import UNDECIDED, exit_status, with_limits
+from pgtare.weighing.weigh.reanalysis import reanalyse
+from pgtare.weighing.weigh.report import wording
 from pgtare.weighing.weigh.request import Request
-from pgtare.weighing.weigh.schema import WeighResult
+from pgtare.weighing.weigh.schema import Limit, WeighResult
 from tests.unit.sample_result import answer, arm_of, judged, sample
 
 NAME = "pg_stat_statements"
@@ -85,3 +87,16 @@ def test_a_control_that_misses_0_must_not_explain_a_decision(
     found = (state(result, LOW), state(result, HIGH), state(result, HIGH, HIGH))
     assert found == (("below", "above", "above") if decides else ("undecided",) * 3)
     assert state(result, replace(LOW, most_pct=1.9, body_pct=Estimate(0, 1, -1, 1))) == "below"
+
+
+def test_with_limits_the_table_bounds_slow_transactions_too() -> None:
+    """In fifty blocks too little is known of these."""
+    design, observations, result = sample(50)
+    result.limits = [Limit(name="track_io_timing", at_most_pct=9.0, state="undecided")]
+    assert "at most" in wording.verdict_cell(arm_of(result, "track_io_timing"), result)
+    again = reanalyse(design, observations, result)
+    assert wording.verdict_cell(arm_of(again, "track_io_timing"), again) == "undecided"
+    unknown = "; too little is known of slow transactions)"
+    assert f"not decided: track_io_timing (9 %{unknown}" in wording._limits(again)
+    again.limits[0].at_most_pct = 0.1  # the others may cost more than that
+    assert unknown not in wording._limits(again)

@@ -36,6 +36,7 @@ def analyse(
     proven: Mapping[str, bool] | None = None,
     peeked: bool = False,
     ended_early: str = "",
+    decides: bool = False,
 ) -> TrialEstimate:
     """Effects, tests and verdicts of a trial.
 
@@ -47,12 +48,13 @@ def analyse(
     seen to run; an instrument that is not named is not verified, while the control and the injected
     arms need no proof but can be refuted. peeked: the trial was ended by someone who saw the
     effects, so all intervals and p-values are those of a confidence sequence. ended_early: why the
-    trial ended by accident, in words; then no arm is verified. Data that are missing or useless
-    give NaN and "inconclusive", never an error. Raises ValueError if margin is not above zero.
+    trial ended by accident, in words; then no arm is verified. decides: limits are set: bounds
+    are of slow transactions, too. Data that are missing or useless give NaN and "inconclusive",
+    never an error. Raises ValueError if margin is not above zero.
     """
     if not margin > 0:
         raise ValueError("the margin of equivalence must be above zero")
-    asked = Question(design, margin, proven or {}, peeked, ended_early)
+    asked = Question(design, margin, proven or {}, peeked, ended_early, decides)
     if design.unit == "burst":
         return analyse_bursts(obs, asked)
     if design.unit == "run":

@@ -39,6 +39,7 @@ class Question:
     proven: Mapping[str, bool]
     peeked: bool
     ended_early: str
+    decides: bool = False
 
     @cached_property
     def family(self) -> list[int]:

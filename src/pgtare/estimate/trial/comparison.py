@@ -130,13 +130,14 @@ class Comparison:
         """One-sided 95 % upper bound of the share of slow units, relative to the base's."""
         return self.rate_ratio(ONE_SIDED).hi
 
-    def most_pct(self, *, by_windows: bool) -> float:
+    def most_pct(self, *, always: bool) -> float:
         """What it costs at most, in percent: the upper end of the interval, or of the total's.
 
-        The total's if slow transactions are shown to add something. By windows always, as what a
-        watcher of the whole server does to others is that it holds them up now and then.
+        The total's if slow transactions are shown to add something, or always: by windows, as what
+        a watcher of the whole server does to others is that it holds them up now and then, and with
+        limits, which are of that.
         """
-        if by_windows or self.excess_us.lo > 0:
+        if always or self.excess_us.lo > 0:
             return self._most_pct
         return self.scale.percent(self.body_us).hi
 
@@ -289,6 +290,8 @@ class Comparisons:
                 detectable_us=detectable(body_us),
                 share_covered=covered,
                 needed_s=finding.needed_s,
-                most_pct=found.most_pct(by_windows=self.asked.design.grouping == "windows"),
+                most_pct=found.most_pct(
+                    always=self.asked.decides or self.asked.design.grouping == "windows"
+                ),
             ),
         )

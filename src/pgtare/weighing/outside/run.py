@@ -461,8 +461,9 @@ class OutsideRun:
             design,
             margin=self.request.margin,
             proven=proven(design.arms, proofs),
-            peeked=got.stopped_by == "interrupt" or self.request.decides,
+            peeked=got.stopped_by == "interrupt" or decides,
             ended_early=got.trouble,
+            decides=decides,
         )
         result = self._result(got, estimate, proofs, server)
         if decides:

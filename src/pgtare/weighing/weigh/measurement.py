@@ -117,6 +117,7 @@ class Measurement:
             proven=proven(design.arms, proofs),
             peeked=got.stopped_by == "interrupt" or request.decides,
             ended_early=got.trouble,
+            decides=request.decides,
         )
         made = result.build(
             plan,

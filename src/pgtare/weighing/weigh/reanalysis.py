@@ -27,6 +27,7 @@ def estimate_again(
         proven=proven,
         peeked=earlier.design.peeked,
         ended_early="the server ended it" if earlier.design.stopped_by == "server" else "",
+        decides=bool(earlier.limits),
     )
 
 

@@ -91,7 +91,7 @@ class Answer(Model):
     )
     most_pct: float | None = Field(
         description="what it costs at most, in percent; with what slow transactions add if these "
-        "are shown to add something, and always by windows and limits"
+        "are shown to add something, and always by windows and with limits"
     )
     needed_s: float | None = Field(
         default=None, description="further seconds of measuring that may decide it"

@@ -8,6 +8,8 @@ from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.kit import numbers
 from pgtare.weighing.weigh.schema import ArmResult, Reason
 
+TAIL_OPEN = "too little is known of slow transactions"
+
 _WORDS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.ENDED_EARLY: lambda r: f"the trial ended early: {r.text}",
     ReasonKind.NO_PROOF: lambda r: "it was not seen to run",
@@ -33,7 +35,7 @@ _WORDS: dict[ReasonKind, Callable[[Reason], str]] = {
     ReasonKind.DIFFERS: lambda r: _p(r),
     ReasonKind.TOTAL_DIFFERS: lambda r: f"because of slow transactions, {_p(r)}",
     ReasonKind.TAIL_OUTWEIGHS: lambda r: "slow transactions outweigh it",
-    ReasonKind.TAIL_OPEN: lambda r: "too little is known of slow transactions",
+    ReasonKind.TAIL_OPEN: lambda r: TAIL_OPEN,
     ReasonKind.COVERS_ZERO: lambda r: "the interval holds 0, and reaches out of the margin",
     ReasonKind.CORRECTED: lambda r: (
         "not told from 0 after correction for "

@@ -12,7 +12,7 @@ from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments import statement_logging
 from pgtare.weighing.weigh.outside_schema import OutsideInfo, ServerInfo, WatcherInfo, WindowsInfo
 from pgtare.weighing.weigh.report import contention, reason_words, traffic
-from pgtare.weighing.weigh.schema import Answer, ArmResult, Baseline, Effect, WeighResult
+from pgtare.weighing.weigh.schema import Answer, ArmResult, Baseline, Effect, Limit, WeighResult
 
 _SHARED_LOCKS = (
     "Locks that every arm shares: if an instrument makes others wait, the base arm waits too "
@@ -208,17 +208,29 @@ def _limits(result: WeighResult) -> str:
         return ""
     parts = []
     for state, words in (("above", "over"), ("undecided", "not decided"), ("below", "below")):
-        names = [limit for limit in result.limits if limit.state == state]
-        if names:
-            listed = ", ".join(
-                f"{limit.name} ({limit.at_most_pct:g} %{', if it waits' if limit.waiting else ''})"
-                for limit in names
-            )
-            parts.append(f"{words}: {listed}")
+        listed = [
+            f"{limit.name} ({limit.at_most_pct:g} %{_more_on(limit, result)})"
+            for limit in result.limits
+            if limit.state == state
+        ]
+        if listed:
+            parts.append(f"{words}: {', '.join(listed)}")
     return (
         f"Limits: {'; '.join(parts)}. All intervals are those that hold at any time, as they were "
         "looked at while it ran."
     )
+
+
+def _more_on(limit: Limit, result: WeighResult) -> str:
+    """What else there is to say of a limit."""
+    if limit.waiting:
+        return ", if it waits"
+    answer = next(answer_of(arm) for arm in result.arms if arm.name == limit.name)
+    if limit.state != "undecided" or answer is None or withheld(answer):
+        return ""
+    open_tail = answer.most_pct is None and answer.waiting_stands
+    below = answer.pct.hi is not None and answer.pct.hi < limit.at_most_pct
+    return f"; {reason_words.TAIL_OPEN}" if open_tail and below else ""
 
 
 def _outside(result: WeighResult) -> str:
