@@ -58,7 +58,7 @@ def width_reached(
 ) -> bool:
     """Whether a trial that stops on width may stop.
 
-    half_widths: of every arm's fixed 95 % interval, in the unit of target. Such a rule looks at
+    half_widths: of every arm's 95 % interval, in the unit of target. Such a rule looks at
     no effect, so the intervals need no correction. A NaN, or no arm at all, does not stop.
     """
     widths = list(half_widths)

@@ -142,11 +142,16 @@ class Comparison:
         return self.scale.percent(self.body_us).hi
 
     def live(self, name: str, arms: int) -> LiveArm:
-        """The arm while its trial runs. arms: how many there are besides the base."""
+        """The arm while a trial with limits runs. arms: how many there are besides the base."""
         reference = self.scale.reference(self.body)
         found = LiveArm.of(name, self.body, self.scale.base_us, reference)
         shared = self.scale.percent(self.scale.interval(self.body, 0.05 / max(arms, 1)))
-        return replace(found, least_pct=shared.lo, most_pct=self._most_pct)
+        return replace(
+            found,
+            half_width_pct=found.body_pct.half_width,
+            least_pct=shared.lo,
+            most_pct=self._most_pct,
+        )
 
     @property
     def _most_pct(self) -> float:

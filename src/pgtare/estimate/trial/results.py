@@ -126,11 +126,11 @@ class TrialEstimate:
 class LiveArm:
     """One arm while the trial runs.
 
-    body_pct: with the always-valid interval; half_width_pct: of the fixed 95 % interval, for the
-    rule that stops on width. least_pct: the lower end of the always-valid interval with the
-    error shared out among all arms. most_pct: the most that it costs, slow transactions included;
-    infinite as long as too little is known of these. waiting: from outside, the same of a session
-    that waits.
+    body_pct: with the always-valid interval. half_width_pct: for the rule that stops on width, of
+    the interval that the result has: the fixed 95 % one, or with limits the always-valid one.
+    least_pct: the lower end of the always-valid interval with the error shared out among all arms.
+    most_pct: the most that it costs, slow transactions included; infinite as long as too little is
+    known of these. waiting: from outside, the same of a session that waits.
     """
 
     name: str

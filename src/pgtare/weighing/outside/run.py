@@ -429,10 +429,10 @@ class OutsideRun:
         server = describe_server(self.control, None, self.kind, names)
         before = snapshot(self.control, self.request.chosen)
         decides = self.request.decides
-        with Display(self.console, seconds, decides=decides) as display:
+        with Display(self.console, seconds) as display:
 
             def look(so_far_s: float, rows: Any) -> StoppedBy | None:
-                now = live(rows, design, limits=self.request.decides)
+                now = live(rows, design, limits=decides)
                 if now.blocks >= design.least_blocks // 2:  # of fewer they are no use to anybody
                     display.look(now)
                 return reason_to_stop(self.request, now, so_far_s)

@@ -16,15 +16,12 @@ _PATIENCE_S = 2.0
 class Display(progress.Display):
     """The progress of a trial; on standard error.
 
-    nobody: what to say if no session takes part in the first seconds. decides: limits are set, so
-    that the intervals to be shown are those that hold at any time.
+    nobody: what to say if no session takes part in the first seconds.
     """
 
-    def __init__(
-        self, console: Console, seconds: float, nobody: str = "", *, decides: bool = False
-    ) -> None:
+    def __init__(self, console: Console, seconds: float, nobody: str = "") -> None:
         super().__init__(console, "weighing", seconds)
-        self._width, self._decides = "", decides
+        self._width = ""
         self._stages, self._nobody = Stages(console), nobody
         self._at_first = "waiting for a session to take part" if nobody else "starting"
 
@@ -38,10 +35,7 @@ class Display(progress.Display):
 
     def look(self, live: Live) -> None:
         """Called with each estimate."""
-        each = [
-            arm.body_pct.half_width if self._decides else arm.half_width_pct for arm in live.arms
-        ]
-        widths = [width for width in each if math.isfinite(width)]
+        widths = [arm.half_width_pct for arm in live.arms if math.isfinite(arm.half_width_pct)]
         if widths:
             self._width = f", intervals within ±{max(widths):.2f} %"
 

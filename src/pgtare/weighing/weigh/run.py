@@ -159,9 +159,7 @@ class _Run:
         pids = self._local_pids(module, plan)
         with (
             self.during(module.conn),
-            Display(
-                self.console, request.duration_s, planning.nobody(plan), decides=request.decides
-            ) as display,
+            Display(self.console, request.duration_s, planning.nobody(plan)) as display,
             Window(pids, read=lambda: None) as window,
         ):
             decided: list[Live] = []
