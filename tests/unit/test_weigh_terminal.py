@@ -329,8 +329,14 @@ def test_undecided_says_how_much_longer() -> None:
     found.needed_s = None
     said = "Undecided: pg_stat_statements (too little is known of slow transactions)."
     assert said in words(printed(result))
-    result.arms = result.arms[:3]  # one instrument
     found.needed_s = 44.3
+    for name in ("track_io_timing", "auto_explain"):
+        judged(arm_of(result, name), "inconclusive", ReasonKind.TAIL_OUTWEIGHS, needed_s=None)
+    assert (
+        "Undecided: pg_stat_statements; about 45 s more may decide it, or fewer instruments at a "
+        "time. Undecided: auto_explain, track_io_timing (slow transactions outweigh it)."
+    ) in words(printed(result))
+    result.arms = result.arms[:3]  # one instrument
     assert "about 45 s more may decide it." in words(printed(result))
 
 

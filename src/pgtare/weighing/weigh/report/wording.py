@@ -432,20 +432,23 @@ def _deciding(result: WeighResult) -> str:
     """What would decide the instruments that have no answer yet."""
     if result.limits:
         return ""
-    undecided = [
-        arm
-        for arm in by_cost(of_role(result, "instrument"))
-        if arm.answer and arm.verdict == "inconclusive" and not withheld(arm.answer)
-    ]
-    if not undecided:
-        return ""
-    needed = [arm.answer.needed_s for arm in undecided if arm.answer and arm.answer.needed_s]
-    if not needed:
-        return f"Undecided: {_names(undecided)} ({reason_words.because(undecided[0])})."
-    within_a_day = max(needed) <= _DAY_S
-    several = within_a_day and len(of_role(result, "instrument")) > 2
-    fewer = ", or fewer instruments at a time" if several else ""
-    return f"Undecided: {_names(undecided)}; {_may_decide(max(needed))}{fewer}."
+    by_time: list[ArmResult] = []
+    others: dict[str, list[ArmResult]] = {}
+    needed_s = 0.0
+    for arm in by_cost(of_role(result, "instrument")):
+        if not arm.answer or arm.verdict != "inconclusive" or withheld(arm.answer):
+            continue
+        if arm.answer.needed_s:
+            by_time.append(arm)
+            needed_s = max(needed_s, arm.answer.needed_s)
+        else:
+            others.setdefault(reason_words.because(arm), []).append(arm)
+    found = [f"{_names(arms)} ({why})" for why, arms in others.items()]
+    if by_time:
+        several = needed_s <= _DAY_S and len(of_role(result, "instrument")) > 2
+        fewer = ", or fewer instruments at a time" if several else ""
+        found.insert(0, f"{_names(by_time)}; {_may_decide(needed_s)}{fewer}")
+    return " ".join(f"Undecided: {text}." for text in found)
 
 
 def _may_decide(seconds: float) -> str:
