@@ -278,6 +278,8 @@ def test_a_cost_that_still_changes_is_a_bound_and_nothing_is_none_over() -> None
     assert kinds(replace(CLEAR, settling=shrinks)) == [ReasonKind.DIFFERS, ReasonKind.SHRINKS]
     assert kinds(replace(GAIN, settling=shrinks)) == [ReasonKind.DIFFERS, ReasonKind.GROWS]
     assert kinds(replace(EQUIVALENT, settling=grows)) == [ReasonKind.UNSETTLED]
+    assert kinds(replace(OPEN, settling=grows)) == [ReasonKind.COVERS_ZERO, ReasonKind.UNSETTLED]
+    assert judge(replace(OPEN, settling=grows)).needed_s is None
     # one in a hundred over all instruments
     unsure = replace(grows, p=0.003)
     assert judge(replace(EQUIVALENT, settling=unsure)).verdict == "equivalent"

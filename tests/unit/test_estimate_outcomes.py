@@ -29,7 +29,7 @@ from pgtare.estimate.trial.runs import select
 from pgtare.estimate.trial.verdict import Control, Evidence, judge
 from tests.unit import simulated_trial as simulated
 from tests.unit.estimate_textbook import design_of, simulate
-from tests.unit.sample_evidence import CLEAR, DEAR, EQUIVALENT, GAIN
+from tests.unit.sample_evidence import CLEAR, DEAR, EQUIVALENT, GAIN, OPEN
 from tests.unit.slices_textbook import simulate as slices_simulated
 from tests.unit.slices_textbook import sliced
 
@@ -180,6 +180,9 @@ def test_open_transactions_withhold_what_they_could_explain() -> None:
     assert judge(replace(CLEAR, unanswered=less)).verdict == "inconclusive"
     often = Unanswered(20, 1e-4, 10.0, 0.001)
     assert judge(replace(EQUIVALENT, unanswered=often)).verdict == "inconclusive"
+    corrected = replace(OPEN, body=Estimate(0.3, 0.13, 0.05, 0.55), p=0.08)
+    for evidence in (OPEN, corrected, replace(EQUIVALENT, tail_bound=1.26)):
+        assert kinds(replace(evidence, unanswered=often)) == [ReasonKind.OPEN_COULD_EXPLAIN]
     nothing = Unanswered(1, 1.0, 10.0, 0.001)
     for evidence in (EQUIVALENT, CLEAR, GAIN):
         assert judge(replace(evidence, unanswered=nothing)) == judge(evidence)

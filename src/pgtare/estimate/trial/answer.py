@@ -49,7 +49,7 @@ class ReasonKind(StrEnum):
     CORRECTED = "corrected"  # (n) not distinguished from zero after correction for n instruments
     GROWS = "grows"  # it still grows within a run
     SHRINKS = "shrinks"
-    UNSETTLED = "unsettled"  # it still changes, and could leave the margin
+    UNSETTLED = "unsettled"  # it still changes, so there is neither a verdict nor a bound
     SHORT_SESSIONS = "short_sessions"  # (n) the answer is of sessions with n transactions or more
     WAITING_OPEN = "waiting_open"  # not shown of sessions that wait between transactions
     DISTURBED = "disturbed"  # (pct) so many runs were held up that effects may read high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgtare.estimate.inference import NAN, Estimate
 from pgtare.estimate.trial.answer import Reason, ReasonKind, Verdict
@@ -92,8 +92,9 @@ def judge(evidence: Evidence) -> Decision:
     """The first verdict that applies: not verified, equivalent, cost or gain, inconclusive.
 
     What else could explain a verdict withholds it: a control that is off, failed transactions,
-    and those that were still open. Every comparison is written so that a NaN fails it; nothing that
-    is missing can make an arm equivalent.
+    and those that were still open. These, and a cost that still changes within a run, also withhold
+    the bound of what is inconclusive. Every comparison is written so that a NaN fails it; nothing
+    that is missing can make an arm equivalent.
     """
     if evidence.ended_early:
         return _no("not_verified", Reason(ReasonKind.ENDED_EARLY, text=evidence.ended_early))
@@ -117,11 +118,13 @@ def judge(evidence: Evidence) -> Decision:
     if shown is not None:
         found, effect = shown
         return _unless(_doubts(evidence, effect), found)
-    if evidence.p < ALPHA:
-        return _open(Reason(ReasonKind.TAIL_OUTWEIGHS))
-    if inside:
-        return _open(Reason(ReasonKind.TAIL_OPEN), _still(evidence, _until_tail(evidence)))
-    return _open(_undecided(evidence), _still(evidence, _until_body(evidence)))
+    if evidence.unanswered is not None and evidence.unanswered.p < OPEN_ALPHA:
+        return _open(Reason(ReasonKind.OPEN_COULD_EXPLAIN))
+    found = _undecided(evidence, inside)
+    if evidence.settling is not None and evidence.settling.changes:
+        reasons = (*found.reasons, Reason(ReasonKind.UNSETTLED))
+        return replace(found, reasons=reasons, needed_s=None)
+    return found
 
 
 def _inside(interval: Estimate, margin: float) -> bool:
@@ -242,10 +245,15 @@ def _tail_cost_shown(evidence: Evidence) -> bool:
     )
 
 
-def _undecided(evidence: Evidence) -> Reason:
+def _undecided(evidence: Evidence, inside: bool) -> Decision:
+    if evidence.p < ALPHA:
+        return _open(Reason(ReasonKind.TAIL_OUTWEIGHS))
+    if inside:
+        return _open(Reason(ReasonKind.TAIL_OPEN), _still(evidence, _until_tail(evidence)))
+    reason = Reason(ReasonKind.CORRECTED, n=evidence.family)
     if evidence.body.lo <= 0 <= evidence.body.hi:
-        return Reason(ReasonKind.COVERS_ZERO)
-    return Reason(ReasonKind.CORRECTED, n=evidence.family)
+        reason = Reason(ReasonKind.COVERS_ZERO)
+    return _open(reason, _still(evidence, _until_body(evidence)))
 
 
 def _until_enough(evidence: Evidence) -> float | None:

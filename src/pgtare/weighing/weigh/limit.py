@@ -11,7 +11,6 @@ from typing import Literal
 
 from pgtare.errors import UsageError
 from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
-from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.estimate.trial.design import LEAST_BATCHES
 from pgtare.estimate.trial.results import Live, LiveArm
 from pgtare.estimate.trial.verdict import ALPHA
@@ -167,8 +166,7 @@ def _stands(arm: ArmResult, state: State) -> bool:
     if state == "above":
         return not answer.at_most
     more = answer.at_most if answer.verdict == "gain" else answer.at_least
-    unsettled = any(reason.kind is ReasonKind.UNSETTLED for reason in answer.reasons)
-    return not (more or unsettled)
+    return not (more or wording.unsettled(answer))
 
 
 def _waiting_stands(arm: ArmResult, result: WeighResult) -> bool:

@@ -167,14 +167,14 @@ def _control_cell(arm: ArmResult) -> str:
 
 
 def _at_most(answer: Answer, than: str) -> str:
-    """What an undecided cost is at most; nothing if something else could have moved it.
+    """What an undecided cost is at most; nothing if it has not settled, or could have been moved.
 
     than: what follows the percentage.
     """
     hi = answer.most_pct
     if answer.pct.hi is None or withheld(answer):
         return "no answer"
-    if hi is None:
+    if hi is None or unsettled(answer):
         return "undecided"
     return f"at most {rounded_up(hi)} %{than}" if hi > 0 else "undecided"
 
@@ -182,6 +182,11 @@ def _at_most(answer: Answer, than: str) -> str:
 def withheld(answer: Answer) -> bool:
     """Whether something else could have moved the figure, so that its bounds say nothing."""
     return any(reason.kind in WITHHOLD for reason in answer.reasons)
+
+
+def unsettled(answer: Answer) -> bool:
+    """Whether it still changes within a run, and is no cost or gain, so that it has no bound."""
+    return any(reason.kind is ReasonKind.UNSETTLED for reason in answer.reasons)
 
 
 def notes(result: WeighResult) -> list[str]:
