@@ -169,6 +169,22 @@ def test_failures_that_differ_withhold_every_verdict(evidence) -> None:  # type:
     assert kinds(few) == [ReasonKind.FAILURES_COULD_EXPLAIN]
 
 
+def test_failures_that_no_test_compares_withhold_the_answer() -> None:
+    """Sessions that are too short for a block: their first runs are the answer."""
+    rng = np.random.default_rng(1)
+    design = simulated.design_of(1, 1)
+    sessions = simulated.new([simulated.lognormal(16, rng, 0.1) for _ in range(200)], rng)
+    dearer = {1: simulated.Effect(lambda x: x + 50)}
+    made = simulated.simulate(sessions, design, dearer)
+    for failing, verdict in ((None, "cost"), (0, "inconclusive"), (1, "inconclusive")):
+        failed = (made.observations["arm"] == failing) & (made.observations["position"] == 3)
+        rows = simulated.fail(made, failed, times=0.1)
+        answer = analyse(rows, design, proven={"i1": True}).arms[1].answer
+        assert answer is not None
+        assert answer.verdict == verdict
+        assert bool(answer.because(ReasonKind.FAILURES_COULD_EXPLAIN)) == (failing is not None)
+
+
 def test_open_transactions_withhold_what_they_could_explain() -> None:
     more = Unanswered(9, 0.4, 1e6, 5.0)
     assert judge(replace(EQUIVALENT, unanswered=more)).verdict == "inconclusive"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+
+import numpy as np
 
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
@@ -14,7 +17,7 @@ from pgtare.estimate.trial.contention import contention, live_contention
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.effects import Strata, cpu_cost, effects_of
 from pgtare.estimate.trial.observations import Observations
-from pgtare.estimate.trial.outcomes import unanswered_in_runs
+from pgtare.estimate.trial.outcomes import Failures, unanswered_in_runs
 from pgtare.estimate.trial.results import (
     ArmEstimate,
     Baseline,
@@ -133,13 +136,21 @@ class _Analysis:
             self._effect(index),
             blocks=self.strata.clusters(index),
             seconds=self.seconds,
-            failures=self.selection.failed.failures(index, c),
+            failures=self._failures(index, c),
             unanswered=self.unanswered[index],
             settling=self._settling(index),
             basis=self._basis(index),
             covered=self.selection.covered(self._first_used),
             shortest=self.selection.shortest,
         )
+
+    def _failures(self, index: int, c: float) -> Failures:
+        """Failures in whole blocks; if there are none, only the rates of what entered are known."""
+        found, selection = self.selection.failed.failures(index, c), self.selection
+        if not math.isnan(found.p):
+            return found
+        rates = selection.aborted / np.fmax(selection.used, 1)
+        return replace(found, rate=float(rates[index]), base_rate=float(rates[0]))
 
     def _basis(self, index: int) -> Basis:
         if not self.strata.uses_first(index):

@@ -42,6 +42,11 @@ class Failures:
     base_rate: float
     explained_us: float
 
+    @property
+    def untested(self) -> bool:
+        """Whether there are some, and nothing is known of how they differ."""
+        return math.isnan(self.p) and self.rate + self.base_rate > 0
+
 
 @dataclass(frozen=True)
 class Unanswered:
