@@ -11,9 +11,14 @@ import pytest
 from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.answer import ReasonKind, Verdict
 from pgtare.estimate.trial.results import Live, LiveArm
+from pgtare.weighing.instruments.counters import Snapshot
 from pgtare.weighing.instruments.model import Chosen
+from pgtare.weighing.trials import Population
+from pgtare.weighing.weigh import measurement
 from pgtare.weighing.weigh.limit import UNDECIDED, exit_status, with_limits
+from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.reanalysis import reanalyse
+from pgtare.weighing.weigh.recording import TrialRecording
 from pgtare.weighing.weigh.report import wording
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import Limit, WeighResult
@@ -41,6 +46,20 @@ def test_what_was_open_at_the_end_counts_against_a_limit() -> None:
         later = with_limits(result, REQUEST, look(replace(LOW, most_pct=most_pct)), look(LOW))
         assert later.limits[0].state == "undecided"
         assert exit_status(later) == UNDECIDED
+
+
+def test_all_of_the_data_are_looked_at_after_the_look_that_ended_the_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    design, observations, result = sample(50)
+    monkeypatch.setattr(measurement, "prove", lambda *_: [arm.proof for arm in result.arms])
+    found = object.__new__(measurement.Measurement)
+    found.plan = WeighPlan(REQUEST, design, Population(None), 1, ())
+    found._server, found._before = {}, Snapshot(18)
+    found._recording = TrialRecording(observations, 60.0, "decision", None)
+    found._after = measurement._After(0, None, Snapshot(18))
+    made = found.weighing({}, [], decided=look(LOW)).result
+    assert made.limits[0].state == "undecided"
 
 
 def test_what_a_look_showed_to_be_above_stands() -> None:
