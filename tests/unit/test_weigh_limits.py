@@ -15,7 +15,7 @@ from pgtare.weighing.instruments.counters import Snapshot
 from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.trials import Population
 from pgtare.weighing.weigh import measurement
-from pgtare.weighing.weigh.limit import UNDECIDED, exit_status, with_limits
+from pgtare.weighing.weigh.limit import UNDECIDED, Ended, exit_status, with_limits
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.reanalysis import reanalyse
 from pgtare.weighing.weigh.recording import TrialRecording
@@ -34,18 +34,31 @@ def look(arm: LiveArm) -> Live:
     return Live(1_000, (arm,))
 
 
-def state(result: WeighResult, last: LiveArm, ended: LiveArm | None = None) -> str:
-    found = with_limits(result, REQUEST, look(last), look(ended) if ended else None)
-    return found.limits[0].state
+def state(
+    result: WeighResult,
+    last: LiveArm,
+    decided: LiveArm | None = None,
+    closed: LiveArm | None = None,
+) -> str:
+    ended = Ended(look(decided), look(closed or last)) if decided is not None else None
+    return with_limits(result, REQUEST, look(last), ended).limits[0].state
 
 
 def test_what_was_open_at_the_end_counts_against_a_limit() -> None:
     result = sample(50).result
     assert state(result, LOW, LOW) == "below"
     for most_pct in (math.inf, 3.1):
-        later = with_limits(result, REQUEST, look(replace(LOW, most_pct=most_pct)), look(LOW))
+        last, ended = look(replace(LOW, most_pct=most_pct)), Ended(look(LOW), look(LOW))
+        later = with_limits(result, REQUEST, last, ended)
         assert later.limits[0].state == "undecided"
         assert exit_status(later) == UNDECIDED
+
+
+def test_a_decision_outlasts_what_came_until_the_trial_had_ended() -> None:
+    result = sample(50).result
+    barely, wider = replace(LOW, most_pct=2.9), replace(LOW, most_pct=3.05)
+    assert state(result, replace(LOW, most_pct=3.06), barely, wider) == "below"
+    assert state(result, replace(LOW, most_pct=3.2), barely, wider) == "undecided"
 
 
 def test_all_of_the_data_are_looked_at_after_the_look_that_ended_the_trial(
@@ -66,7 +79,8 @@ def test_what_a_look_showed_to_be_above_stands() -> None:
     result = sample(50).result
     later = replace(HIGH, least_pct=2.9)
     assert state(result, later, HIGH) == "above"
-    assert not with_limits(result, REQUEST, look(later), look(HIGH)).limits[0].waiting
+    ended = Ended(look(HIGH), look(later))
+    assert not with_limits(result, REQUEST, look(later), ended).limits[0].waiting
     assert state(result, later) == "undecided"
 
 

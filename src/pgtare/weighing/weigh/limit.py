@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -115,28 +116,38 @@ def _state(arm: LiveArm, limit_pct: float, off_pct: float) -> State:
     loops = [arm, *([arm.waiting] if arm.waiting is not None else [])]
     if any(each.least_pct - off_pct > limit_pct for each in loops):
         return "above"
-    most = max(max(each.body_pct.hi, each.most_pct) for each in loops)
-    return "below" if most + off_pct < limit_pct else "undecided"
+    return "below" if _most_pct(arm) + off_pct < limit_pct else "undecided"
+
+
+def _most_pct(arm: LiveArm) -> float:
+    loops = [arm, *([arm.waiting] if arm.waiting is not None else [])]
+    return max(max(each.body_pct.hi, each.most_pct) for each in loops)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The look that ended a trial, and one at all of the data but what was still open then.
+
+    What the first shows stands, as its intervals hold at any time. But it did not see transactions
+    that were still open: what these add must leave an arm below its limit.
+    """
+
+    decided: Live
+    closed: Live
 
 
 def with_limits(
-    result: WeighResult, request: Request, last: Live, ended: Live | None = None
+    result: WeighResult, request: Request, last: Live, ended: Ended | None = None
 ) -> WeighResult:
-    """The result with what was decided.
-
-    last: a look at all of the data. ended: the look that ended the trial; what it shows to be above
-    stands, as its intervals hold at any time. It did not see the transactions that were still open,
-    so what is below must be so in the last look, too.
-    """
+    """The result with what was decided. last: a look at all of the data."""
     limits, off_pct = limits_of(request), _off_pct(result)
     states = _states(last, limits, off_pct)
     if not _enough(last, result.design.duration_s, _least(request)):
         states = dict.fromkeys(states, "undecided")
-    if ended is not None:
-        before = _states(ended, limits, off_pct)
-        states |= {name: state for name, state in before.items() if state == "above"}
     arms = {arm.name: arm for arm in result.arms}
     seen = {arm.name: arm for arm in last.arms}
+    if ended is not None:
+        states |= _stated_by(ended, seen, limits, off_pct)
     found = []
     for name, limit in limits.items():
         state = states[name] if _stands(arms[name], states[name]) else "undecided"
@@ -146,6 +157,21 @@ def with_limits(
             state, waiting = "undecided", False
         found.append(Limit(name=name, at_most_pct=100 * limit, state=state, waiting=waiting))
     return result.model_copy(update={"limits": found})
+
+
+def _stated_by(
+    ended: Ended, seen: Mapping[str, LiveArm], limits: dict[str, float], off_pct: float
+) -> dict[str, State]:
+    """What the look that ended the trial shows, with what was open added. seen: all of the data."""
+    closed = {arm.name: arm for arm in ended.closed.arms}
+    decided = {arm.name: arm for arm in ended.decided.arms}
+    found = _states(ended.decided, limits, off_pct)
+    for name, state in list(found.items()):
+        added_pct = max(_most_pct(seen[name]) - _most_pct(closed[name]), 0.0)
+        most_pct = _most_pct(decided[name]) + added_pct + off_pct
+        if state == "undecided" or (state == "below" and not most_pct < 100 * limits[name]):
+            del found[name]
+    return found
 
 
 def _off_pct(result: WeighResult) -> float:

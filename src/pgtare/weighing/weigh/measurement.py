@@ -20,7 +20,7 @@ from pgtare.weighing.instruments.proof import prove, proven
 from pgtare.weighing.trials import ModuleInfo, Trials
 from pgtare.weighing.weigh import participation, recording, result
 from pgtare.weighing.weigh import plan as planning
-from pgtare.weighing.weigh.limit import with_limits
+from pgtare.weighing.weigh.limit import Ended, with_limits
 from pgtare.weighing.weigh.plan import WeighPlan
 from pgtare.weighing.weigh.schema import WeighResult
 
@@ -132,7 +132,10 @@ class Measurement:
             steal_pct=steal_pct,
         )
         if request.decides:
-            made = with_limits(made, request, live(got.observations, design), decided)
+            last, ended = live(got.observations, design), None
+            if decided is not None:
+                ended = Ended(decided, live(finished(got.observations), design))
+            made = with_limits(made, request, last, ended)
         return Weighing(made, got.observations, design)
 
 
