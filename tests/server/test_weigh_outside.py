@@ -259,7 +259,7 @@ def test_plans_do_not_outlast_the_settings_that_they_were_made_with(
             " $$ BEGIN RETURN (SELECT what FROM public.many WHERE id = n); END $$"
         )
     done = pgtare(
-        "weigh --arm {} --dsn {} --protocol {} -d 3 --output {} --sql {}",
+        "weigh --arm {} --dsn {} --protocol {} -d 6 --output {} --sql {}",
         "x: enable_indexscan=off, enable_bitmapscan=off, enable_indexonlyscan=off",
         of_tenant(managed),
         protocol,
