@@ -141,8 +141,10 @@ def of_others() -> list[tuple[Path, str]]:
 
 def _base() -> Path:
     base = own_directory(_chosen(), 0o755)
+    if os.path.exists(base / MARK):
+        return base
     there = _shelves(base)
-    if there and not _is_ours(base):
+    if there and not _is_ours(base):  # looked at again: another process may have made both
         raise UsageError(
             f"{base} has {', '.join(there)}, which pgtare did not make: set {DIRECTORY_VARIABLE} "
             "to an empty directory"
