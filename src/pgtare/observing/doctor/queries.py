@@ -32,9 +32,8 @@ IDENTITY = Query(
   coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false),
   quote_ident(current_user), has_function_privilege('pg_stat_file(text, boolean)', 'EXECUTE'),
   has_function_privilege('pg_read_file(text, bigint, bigint, boolean)', 'EXECUTE'),
-  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
-  (SELECT count(*) FROM pg_stat_activity
-    WHERE backend_type = 'client backend' AND state = 'disabled')""",
+  count(*), count(*) FILTER (WHERE state = 'disabled')
+FROM pg_stat_activity WHERE backend_type = 'client backend'""",
 )
 EXTENSIONS = Query(
     "extensions",
