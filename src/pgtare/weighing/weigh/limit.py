@@ -113,15 +113,17 @@ def _states(now: Live, limits: dict[str, float], off_pct: float = 0.0) -> dict[s
 
 
 def _state(arm: LiveArm, limit_pct: float, off_pct: float) -> State:
-    loops = [arm, *([arm.waiting] if arm.waiting is not None else [])]
-    if any(each.least_pct - off_pct > limit_pct for each in loops):
+    if any(each.least_pct - off_pct > limit_pct for each in _loops(arm)):
         return "above"
     return "below" if _most_pct(arm) + off_pct < limit_pct else "undecided"
 
 
 def _most_pct(arm: LiveArm) -> float:
-    loops = [arm, *([arm.waiting] if arm.waiting is not None else [])]
-    return max(max(each.body_pct.hi, each.most_pct) for each in loops)
+    return max(max(each.body_pct.hi, each.most_pct) for each in _loops(arm))
+
+
+def _loops(arm: LiveArm) -> list[LiveArm]:
+    return [arm, *([arm.waiting] if arm.waiting is not None else [])]
 
 
 @dataclass(frozen=True)
