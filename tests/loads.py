@@ -82,7 +82,7 @@ def during(work: Callable[[], object]) -> Iterator[threading.Thread]:
 
 @contextlib.contextmanager
 def asleep(client: Connection) -> Iterator[None]:
-    """A session that sleeps meanwhile, and is woken at the end."""
+    """A session that sleeps while the block runs, and is woken at its end."""
 
     def sleep() -> None:
         with contextlib.suppress(psycopg.errors.QueryCanceled):

@@ -70,7 +70,7 @@ class Why:
             ended.set()
             for thread in threads:
                 thread.join()
-            if target.foreign:  # of sessions that connected meanwhile, too
+            if target.foreign:  # by now those of sessions that connected during the trial are known
                 self._pids = target.by_server_pid()
 
     def _run(self, mode: str, recorder: FlameRecorder, ended: threading.Event) -> None:

@@ -35,7 +35,7 @@ _READ = "dd bs=512 count=8192; exec cat >/dev/null"
 _WATCH = """read -r leader; read -r end; kill -0 "$leader" || exit
 kill -s TERM -- -"$leader"; sleep 0.2; kill -s TERM -- -"$leader\""""
 _POLL_S = 0.2
-#: How often what is left is killed: a shell may have started another process meanwhile.
+#: How often what is left is killed: a shell may start another process after we looked.
 _KILLS = 3
 #: How far a process's start may be from the time that was noted, in s.
 _SAME_START_S = 5.0
