@@ -14,6 +14,7 @@
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/plancache.h"
 
 #include "pgtare.h"
 
@@ -174,5 +175,8 @@ void
 joining_leave(void)
 {
 	settings_restore();
+	/* prepared statements and functions are planned anew, with the session's own values */
+	if (settings_shape_plans())
+		ResetPlanCache();
 	let_go();
 }

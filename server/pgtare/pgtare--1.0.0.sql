@@ -68,11 +68,16 @@ CREATE FUNCTION @extschema@.trial_start(
 ) RETURNS bigint
 AS 'MODULE_PATHNAME', 'pgtare_trial_start' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
+-- Here and below, trial 0 is whichever was started last; a number is of trial_start's.
+
 -- Gives the trial a lease, or renews it: without another call for so many seconds it ends by itself.
-CREATE FUNCTION @extschema@.trial_renew(seconds double precision) RETURNS boolean
+CREATE FUNCTION @extschema@.trial_renew(
+    seconds double precision,
+    trial bigint DEFAULT 0
+) RETURNS boolean
 AS 'MODULE_PATHNAME', 'pgtare_trial_renew' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
-CREATE FUNCTION @extschema@.trial_stop() RETURNS boolean
+CREATE FUNCTION @extschema@.trial_stop(trial bigint DEFAULT 0) RETURNS boolean
 AS 'MODULE_PATHNAME', 'pgtare_trial_stop' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 CREATE FUNCTION @extschema@.trial_status(
@@ -94,7 +99,10 @@ CREATE FUNCTION @extschema@.trial_status(
 ) AS 'MODULE_PATHNAME', 'pgtare_trial_status' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 -- Observations not read before; once the trial is over, also what it left open.
-CREATE FUNCTION @extschema@.trial_drain(max_bytes integer DEFAULT 8388608) RETURNS bytea
+CREATE FUNCTION @extschema@.trial_drain(
+    max_bytes integer DEFAULT 8388608,
+    trial bigint DEFAULT 0
+) RETURNS bytea
 AS 'MODULE_PATHNAME', 'pgtare_trial_drain' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
 -- The settings that a role may weigh without being a superuser.
@@ -118,7 +126,7 @@ CREATE FUNCTION @extschema@.info(
 REVOKE ALL ON FUNCTION @extschema@.trial_start(text[], text[], bigint[], integer[], bigint,
     double precision, name, name, text, double precision, integer, boolean, integer[], integer,
     integer, integer, integer) FROM PUBLIC;
-REVOKE ALL ON FUNCTION @extschema@.trial_renew(double precision) FROM PUBLIC;
-REVOKE ALL ON FUNCTION @extschema@.trial_stop() FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.trial_renew(double precision, bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.trial_stop(bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION @extschema@.trial_status() FROM PUBLIC;
-REVOKE ALL ON FUNCTION @extschema@.trial_drain(integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION @extschema@.trial_drain(integer, bigint) FROM PUBLIC;

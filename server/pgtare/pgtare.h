@@ -288,7 +288,7 @@ typedef struct Unit
 	int64		request_ticks;	/* when the current request arrived */
 	int64		blocked_ticks;	/* waiting for more of a request, or 0 */
 	TimestampTz last_statement; /* statement timestamp when we became ready */
-	TimestampTz reload_time;	/* of the configuration when the first request arrived */
+	TimestampTz reload_time;	/* of the configuration when we became ready */
 	int64		cpu_ns;			/* thread CPU at the beginning of the cycle */
 	uint32		events;			/* UNIT_... from the protocol */
 	bool		undrawn;		/* the session has no arm yet */
@@ -340,6 +340,7 @@ extern void settings_release(void);
 extern bool settings_apply(const TrialDef *def, int arm);
 extern bool settings_changed_by_application(bool reloaded);
 extern void settings_restore(void);
+extern bool settings_shape_plans(void);
 extern struct config_generic *settings_check(const char *name);
 extern void settings_try(const char *name, const char *value);
 extern struct config_generic *settings_find(const char *name);
@@ -349,7 +350,7 @@ extern void rights_check_setting(const struct config_generic *conf);
 extern void rights_check_delay(int64 delay_ns);
 extern void rights_limit_population(TrialDef *def);
 extern bool rights_session_may_join(const TrialDef *def);
-extern void rights_lock_as_owner(Shared *shared, bool only_running);
+extern bool rights_lock_as_owner(Shared *shared, uint64 trial, bool only_running);
 
 /* setting_watch.c */
 extern bool watch_setting(struct config_generic *conf);

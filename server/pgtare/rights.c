@@ -170,11 +170,13 @@ require_owner(Oid owner)
 
 /*
  * Take the lock for closing, stopping or reading the trial; an error if it is
- * another role's (and runs, with "only_running").  Memberships are looked up
- * without the lock, as that may wait for the catalogs.
+ * another role's (and runs, with "only_running").  False, without the lock, if a
+ * trial is named and a later one has taken its place: that is none of the
+ * caller's business.  Memberships are looked up without the lock, as that may
+ * wait for the catalogs.
  */
-void
-rights_lock_as_owner(Shared *shared, bool only_running)
+bool
+rights_lock_as_owner(Shared *shared, uint64 trial, bool only_running)
 {
 	for (;;)
 	{
@@ -186,10 +188,12 @@ rights_lock_as_owner(Shared *shared, bool only_running)
 		owner = only_running && !pgtare_is_running(shared) ? InvalidOid :
 			shared->def.owner_role;
 		LWLockRelease(&shared->lock);
+		if (trial != 0 && trial != generation)
+			return false;
 		require_owner(owner);
 		LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 		if (pg_atomic_read_u64(&shared->generation) == generation)
-			return;
+			return true;
 		LWLockRelease(&shared->lock);
 	}
 }

@@ -193,8 +193,9 @@ read_ring(Shared *shared, int number, char *to, uint64 room)
 PG_FUNCTION_INFO_V1(pgtare_trial_drain);
 
 /*
- * trial_drain(max_bytes int) returns bytea: unread observations, 72 bytes each,
- * and once the trial is over the units that it left open.
+ * trial_drain(max_bytes int, trial bigint) returns bytea: unread observations, 72
+ * bytes each, and once the trial is over the units that it left open.  Trial 0 is
+ * the last that was started.
  */
 Datum
 pgtare_trial_drain(PG_FUNCTION_ARGS)
@@ -214,7 +215,10 @@ pgtare_trial_drain(PG_FUNCTION_ARGS)
 						sizeof(Observation), 256 * 1024 * 1024)));
 
 	/* one reader at a time: the second would hand out the same records */
-	rights_lock_as_owner(shared, false);
+	if (!rights_lock_as_owner(shared, (uint64) PG_GETARG_INT64(1), false))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the trial is over, and a later one has taken its place")));
 	over = !pgtare_is_running(shared);
 	for (int i = 0; i < shared->nrings; i++)
 		unread += pg_atomic_read_u64(&shared->ring[i].head) -

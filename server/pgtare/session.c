@@ -5,6 +5,7 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "utils/guc.h"
 
 #include "pgtare.h"
@@ -39,7 +40,8 @@ enabled_changed(bool newval, void *extra)
 {
 	Shared	   *shared;
 
-	if (newval)
+	/* a parallel worker is given what its leader has read, be it long ago */
+	if (newval || InitializingParallelWorker)
 		return;
 	shared = pgtare_shared();
 	if (shared)

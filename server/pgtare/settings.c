@@ -171,18 +171,20 @@ settings_changed_by_application(bool reloaded)
 static bool
 restore_one(BoundSetting *b, const char *unused)
 {
+	bool		ok = true;
+
 	/* what the application changed since our last switch is its own */
 	if (b->conf->source != b->expected)
 		remember_own(b);
 	else
 	{
-		change(b->name, NULL, PGC_S_SESSION);
+		ok = change(b->name, NULL, PGC_S_SESSION);
 		if (b->own_value)
-			change(b->name, b->own_value, PGC_S_SESSION);
+			ok = change(b->name, b->own_value, PGC_S_SESSION) && ok;
 	}
 	b->expected = b->conf->source;
 	b->applied = NULL;
-	return true;
+	return ok;
 }
 
 /*
@@ -225,12 +227,9 @@ has(const BoundSetting *b, const char *value)
 		(b->applied == value || strcmp(b->applied, value) == 0);
 }
 
-/*
- * Put an arm's settings in force: of the trial's settings those that it has not
- * yet.  To set the others again would cool the processor's caches for nothing.
- */
-bool
-settings_apply(const TrialDef *def, int arm)
+/* One pass of settings_apply(); false if PostgreSQL refused a setting. */
+static bool
+apply_all(const TrialDef *def, int arm)
 {
 	bool		ok = true;
 
@@ -247,6 +246,20 @@ settings_apply(const TrialDef *def, int arm)
 		ok = quietly(apply_one, &bound[s], value) && ok;
 	}
 	session.restored = false;
+	return ok;
+}
+
+/*
+ * Put an arm's settings in force: of the trial's settings those that it has not
+ * yet.  To set the others again would cool the processor's caches for nothing.
+ * One that is refused may wait for another of this arm, as log_statement_stats
+ * does for log_parser_stats: hence the second pass.
+ */
+bool
+settings_apply(const TrialDef *def, int arm)
+{
+	bool		ok = likely(apply_all(def, arm)) || apply_all(def, arm);
+
 	watch_reset();
 	return ok;
 }
@@ -258,10 +271,30 @@ settings_apply(const TrialDef *def, int arm)
 void
 settings_restore(void)
 {
+	bool		refused[MAX_SETTINGS] = {false};
+
 	for (int s = 0; s < nbound && !session.restored; s++)
-		(void) quietly(restore_one, &bound[s], NULL);
+		refused[s] = !quietly(restore_one, &bound[s], NULL);
+	/* some wait for others to be given back, as in settings_apply() */
+	for (int s = 0; s < nbound && !session.restored; s++)
+		if (refused[s])
+			(void) quietly(restore_one, &bound[s], NULL);
 	session.restored = true;
 	watch_reset();
+}
+
+/*
+ * May cached plans differ by the trial's settings?  Those that the planner obeys, which
+ * EXPLAIN (SETTINGS) shows, and the one by which queries get their identifiers.
+ */
+bool
+settings_shape_plans(void)
+{
+	for (int s = 0; s < nbound; s++)
+		if ((bound[s].conf->flags & GUC_EXPLAIN) ||
+			strcmp(bound[s].conf->name, "compute_query_id") == 0)
+			return true;
+	return false;
 }
 
 static void

@@ -389,9 +389,10 @@ pgtare_trial_start(PG_FUNCTION_ARGS)
 PG_FUNCTION_INFO_V1(pgtare_trial_renew);
 
 /*
- * trial_renew(seconds) returns bool: does one run?  From the first call on the
- * trial has a lease: it ends by itself if no other call comes for so long, as
- * when its client hangs or is cut off and the server cannot tell.
+ * trial_renew(seconds, trial) returns bool: does it run?  From the first call on
+ * the trial has a lease: it ends by itself if no other call comes for so long, as
+ * when its client hangs or is cut off and the server cannot tell.  Trial 0 is
+ * whichever runs; a number keeps a client that hung from a later trial.
  */
 Datum
 pgtare_trial_renew(PG_FUNCTION_ARGS)
@@ -404,7 +405,8 @@ pgtare_trial_renew(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("a lease must be above 0 and at most %d seconds", LONGEST_S)));
-	rights_lock_as_owner(shared, true);
+	if (!rights_lock_as_owner(shared, (uint64) PG_GETARG_INT64(1), true))
+		PG_RETURN_BOOL(false);
 	running = pgtare_is_running(shared);
 	if (running)
 		pg_atomic_write_u64(&shared->lease_ticks,
@@ -417,14 +419,15 @@ pgtare_trial_renew(PG_FUNCTION_ARGS)
 
 PG_FUNCTION_INFO_V1(pgtare_trial_stop);
 
-/* trial_stop() returns bool: was one running? */
+/* trial_stop(trial) returns bool: was it running?  Trial 0 is whichever runs. */
 Datum
 pgtare_trial_stop(PG_FUNCTION_ARGS)
 {
 	Shared	   *shared = pgtare_require_shared();
 	bool		running;
 
-	rights_lock_as_owner(shared, true);
+	if (!rights_lock_as_owner(shared, (uint64) PG_GETARG_INT64(0), true))
+		PG_RETURN_BOOL(false);
 	running = pgtare_is_running(shared);
 	if (running)
 		pgtare_end_trial(shared, pg_atomic_read_u64(&shared->generation),

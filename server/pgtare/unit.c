@@ -29,6 +29,8 @@ unit_switch_arm(void)
 		slice_follow(from);
 		flags = slice_kind() == SLICE_MIXED ? UNIT_MIXED : 0;
 	}
+	/* before a request that is here already, of a pipeline, the configuration may be read */
+	unit.reload_time = PgReloadTime;
 	unit.undrawn = run_awaits_request();
 	/* until its arm has been drawn it has its own settings */
 	unit.arm = unit.undrawn ? 0 : run_arm();
@@ -53,20 +55,6 @@ unit_switch_arm(void)
 }
 
 /*
- * What is over was a reset and nothing else, as poolers send it between clients:
- * no unit.  The session has its own values now; its arm is put in force again.
- */
-void
-unit_again(void)
-{
-	if (pgtare_begin_write(session.shared, session.generation))
-		(void) open_close(session.ring);
-	pgtare_end_write(session.shared);
-	(void) settings_changed_by_application(false);
-	unit_switch_arm();
-}
-
-/*
  * Did the session read the configuration during the unit, as it does at each
  * request of a transaction?  That takes time, and changes values that are the
  * configuration file's.  It leaves alone those that an arm has set, so the unit
@@ -77,6 +65,23 @@ note_reload(void)
 {
 	if (unlikely(PgReloadTime != unit.reload_time))
 		unit.events |= UNIT_RELOADED;
+}
+
+/*
+ * What is over was a reset and nothing else, as poolers send it between clients:
+ * no unit.  The session has its own values now; its arm is put in force again.
+ */
+void
+unit_again(void)
+{
+	if (pgtare_begin_write(session.shared, session.generation))
+		(void) open_close(session.ring);
+	pgtare_end_write(session.shared);
+	note_reload();
+	(void) settings_changed_by_application(false);
+	if (unlikely(unit.events & UNIT_RELOADED))
+		settings_restore();
+	unit_switch_arm();
 }
 
 /* All of the unit under way but its times and what it came to */
@@ -184,7 +189,6 @@ unit_request_begins(int64 ticks, uint32 flags)
 	{
 		unit.begun = true;
 		unit.first_ticks = ticks;
-		unit.reload_time = PgReloadTime;
 	}
 	else
 		unit.client_ticks += Max(ticks - unit.ready_ticks, 0);

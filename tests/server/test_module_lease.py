@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from pgtare.postgres.cluster import Cluster
-from pgtare.weighing.trials import Trials
+from pgtare.weighing.trials import Population, Trials
 from tests.sessions import Connection, bare_session, eventually, one, setting
-from tests.trials import MARKED, start, trial
+from tests.trials import MARKED, design_of, start, trial
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -99,3 +99,23 @@ def test_unusable_lease_is_refused(operator: Connection, seconds: str) -> None:
 def test_nothing_to_renew(operator: Connection) -> None:
     operator.execute("SELECT pgtare.trial_stop()")
     assert Trials(operator).renew(5) is False
+
+
+def test_a_client_that_hung_leaves_a_later_trial_alone(
+    server: Cluster, operator: Connection
+) -> None:
+    with bare_session(server, application_name="pgtare") as hung:
+        slow, later = Trials(hung), Trials(operator)
+        slow.start(design_of(MARKED), Population("postgres"), 60)
+        assert slow.renew(0.2)
+        eventually(lambda: not slow.status().running)
+        number = later.start(design_of(MARKED), Population("postgres"), 60)
+        assert slow.renew(0.001) is False
+        with pytest.raises(psycopg.Error, match="a later one has taken its place"):
+            slow.drain()
+        assert slow.stop() is False
+        status = later.status()
+        assert status.running
+        assert status.trial == number
+        assert later.renew(5)
+        assert later.stop()

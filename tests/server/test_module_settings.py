@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -224,6 +225,77 @@ def test_own_value_of_any_type_comes_back(server: Cluster, name: str, own: str, 
                 client.execute("SELECT 1")
             running.trials.stop()
             assert setting(client, name) == before
+
+
+def test_settings_that_exclude_each_other_are_switched_and_come_back(server: Cluster) -> None:
+    """PostgreSQL refuses log_statement_stats while log_parser_stats is on, and the reverse."""
+    whole, part = "log_statement_stats", "log_parser_stats"
+    arms: list[dict[str, str]] = [{}, {whole: "on", part: "off"}, {whole: "off", part: "on"}]
+    with bare_session(server) as client:
+        for own in (
+            "SET log_parser_stats = on",
+            "RESET log_parser_stats; SET log_statement_stats = on",
+        ):
+            client.execute(own.encode())
+            before = setting(client, whole), setting(client, part)
+            with trial(server, arms) as running:
+                for _ in range(20):
+                    client.execute("SELECT 1")
+                assert running.trials.status().failed_arms == []
+                # the first only lets the session in
+                assert set(running.observed(client, 19)["arm"]) == {0, 1, 2}
+                running.trials.stop()
+                assert (setting(client, whole), setting(client, part)) == before
+
+
+@pytest.mark.parametrize(
+    ("own", "name", "shown"),
+    [
+        ("RESET enable_indexscan", "enable_indexscan", "Index Scan"),
+        ("SET compute_query_id = on", "compute_query_id", "Query Identifier"),
+    ],
+)
+def test_no_plan_of_an_arm_outlives_the_trial(
+    server: Cluster, own: str, name: str, shown: str
+) -> None:
+    explain = "EXPLAIN (VERBOSE) EXECUTE kept"
+    with bare_session(server) as client:
+        client.execute(own.encode())
+        client.execute("SET enable_bitmapscan = off")
+        with trial(server, [{name: "off"}, {name: "off"}]) as running:
+            client.execute("SELECT 1")  # from the next on it takes part
+            client.execute("PREPARE kept AS SELECT relname FROM pg_class WHERE oid = 1259")
+            client.execute("EXECUTE kept")
+            assert shown not in str(client.execute(explain).fetchall())
+            running.trials.stop()
+        assert shown in str(client.execute(explain).fetchall())
+
+
+def test_a_parallel_worker_of_a_session_that_read_no_reload_ends_no_trial(
+    server: Cluster, enabled_again: None
+) -> None:
+    """Its leader has read that trials are off, and not yet that they are allowed again."""
+    with bare_session(server) as client, ThreadPoolExecutor(1) as pool:
+        client.execute(
+            "SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;"
+            "SET parallel_tuple_cost = 0"
+        )
+        assert "Gather" in str(
+            client.execute("EXPLAIN SELECT sum(pronargs) FROM pg_proc").fetchall()
+        )
+        server.configure({"pgtare.enabled": False})
+        server.reload()
+        eventually(lambda: one(client, "SHOW pgtare.enabled") == "off")
+        busy = pool.submit(
+            client.execute, "SELECT pg_sleep(1.5); SELECT sum(pronargs) FROM pg_proc"
+        )
+        server.configure({"pgtare.enabled": None})
+        server.reload()
+        with bare_session(server) as other:
+            eventually(lambda: one(other, "SHOW pgtare.enabled") == "on")
+        with trial(server) as running:
+            busy.result()
+            assert running.trials.status().running
 
 
 @pytest.fixture

@@ -191,6 +191,19 @@ def test_service_time_of_buffered_units_does_not_overlap(
     assert np.median(rows["service_ns"]) < 2 * NAP_NS
 
 
+def test_a_reload_read_before_a_buffered_unit_flags_it(
+    server: Cluster, running: Running, client: Connection
+) -> None:
+    nap = f"SELECT wait_event FROM pg_stat_activity WHERE pid = {client.info.backend_pid}"
+    with Wire(client) as wire, bare_session(server, application_name="pgtare") as operator:
+        wire.send(query_message("SELECT pg_sleep(1)"), query_message("SELECT 1"))
+        eventually(lambda: one(operator, nap) == "PgSleep")
+        server.reload()
+        wire.read_until_ready(2)
+    rows = running.observed(client, 2)
+    assert flagged(rows, UnitFlag.RELOADED) == [False, True]
+
+
 @pytest.mark.parametrize("packets", [1, 2])
 def test_a_request_whose_end_comes_late_waits_for_its_client(
     running: Running, client: Connection, packets: int

@@ -122,6 +122,8 @@ class Trials:
                 "by a superuser: nothing in it is called; rename or drop it, and run "
                 "CREATE EXTENSION pgtare; in it"
             )
+        #: The number of the trial that was started here; 0: none, whichever runs is meant.
+        self._trial = 0
         #: Transactions that these functions have made in the database themselves.
         self.calls = 0
 
@@ -206,27 +208,40 @@ class Trials:
                 raise MeasurementError(f"the trial did not start: {first_line(ex)}") from ex
             raise UsageError(f"the trial did not start: {first_line(ex)}") from ex
         assert row is not None
-        return int(row[0])
+        self._trial = int(row[0])
+        return self._trial
 
     def drain(self) -> Observations:
-        """Observations not read before, of all sessions."""
+        """Observations not read before, of all sessions.
+
+        Raises psycopg.Error if a later trial has taken the place of the one started here.
+        """
         self.calls += 1
         row = self.conn.execute(
-            "SELECT pgtare.trial_drain(%s::int)", (DRAIN_BYTES,), binary=True
+            "SELECT pgtare.trial_drain(%s::int, %s::bigint)",
+            (DRAIN_BYTES, self._trial),
+            binary=True,
         ).fetchone()
         return observations.decode(row[0]) if row else observations.empty()
 
     def renew(self, seconds: float) -> bool:
-        """Give the trial a lease of so many seconds from now; whether one runs.
+        """Give the trial a lease of so many seconds from now; whether it runs.
 
         From the first call on it ends by itself if no other comes in time.
         """
-        row = self._row("SELECT pgtare.trial_renew(%s::double precision) AS running", seconds)
+        row = self._row(
+            "SELECT pgtare.trial_renew(%s::double precision, %s::bigint) AS running",
+            seconds,
+            self._trial,
+        )
         return bool(row["running"])
 
     def stop(self) -> bool:
-        """Stop the trial; whether one ran."""
-        return bool(self._row("SELECT pgtare.trial_stop() AS running")["running"])
+        """Stop the trial started here, or else whichever runs; whether it ran."""
+        if not self._trial:  # works with every version of the module
+            return bool(self._row("SELECT pgtare.trial_stop() AS running")["running"])
+        row = self._row("SELECT pgtare.trial_stop(%s::bigint) AS running", self._trial)
+        return bool(row["running"])
 
     def stop_in_any_version(self) -> tuple[bool, str]:
         """Stop the trial, if need be of a module of another version; whether one ran.
