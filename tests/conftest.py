@@ -100,9 +100,11 @@ def pytest_configure() -> None:
     """Put tmp_path into memory; let Ctrl-C reach programs, also if a shell ran us in background.
 
     Python keeps what it compiled: the tests start it hundreds of times. Garbage is collected less
-    often than usual: that took one tenth of the processor's time of unit tests.
+    often than usual, and not before all tests are known: that took one tenth of the processor's
+    time of unit tests.
     """
     gc.set_threshold(100_000, 50, 100)
+    gc.disable()
     # how long an example takes says nothing where six processes share two processors
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("shared machine", suppress_health_check=slow)
@@ -136,8 +138,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the modules and tests, which stay to the end."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

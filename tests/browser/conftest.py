@@ -42,6 +42,8 @@ def visit(chromium: Any) -> Iterator[Callable[..., Visit]]:
             color_scheme=scheme,
             java_script_enabled=scripts,
         )
+        # half a minute, the usual time, has passed where many processes share two processors
+        context.set_default_timeout(120_000)
         contexts.append(context)
         context.route(
             "**/*",
@@ -69,6 +71,8 @@ def reader(chromium: Any, page_server: ServedPage) -> Iterator[Callable[..., Rea
             color_scheme=scheme,
             java_script_enabled=scripts,
         )
+        # half a minute, the usual time, has passed where many processes share two processors
+        context.set_default_timeout(120_000)
         contexts.append(context)
         return Reader(context, page_server)
 

@@ -26,7 +26,7 @@ class Visit:
         self.url = path.as_uri()
         self.page.goto(self.url)
         if context.scripts:
-            self.page.wait_for_selector("html[data-drawn]", timeout=20_000)
+            self.page.wait_for_selector("html[data-drawn]")
 
 
 def assert_inert(opened: Visit) -> None:

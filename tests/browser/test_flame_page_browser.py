@@ -91,6 +91,7 @@ def test_moves_zooms_and_searches_by_keyboard(
     assert page.locator("#flame-main g.frame").count() == 6
 
 
+@pytest.mark.slow
 def test_fits_a_phone_and_reads_without_scripts(
     visit: Callable[..., Visit], flame_page: Path
 ) -> None:

@@ -174,6 +174,7 @@ def test_a_folded_chart_is_drawn_as_wide_as_the_others_once_it_is_opened(
     assert opened.complaints == []
 
 
+@pytest.mark.slow
 def test_every_table_can_be_read_on_a_phone(visit: Callable[..., Visit], page_file: Path) -> None:
     """None is wider than the screen, or it can be scrolled by itself; no text is tiny."""
     opened = visit(page_file, width=360)

@@ -180,6 +180,7 @@ def test_an_extension_of_another_version_is_not_used(wheel: Binaries) -> None:
         assert "is of another version than the agent" in checked.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capture", ["stats", "off"])
 def test_what_others_capture_is_what_counts(watched: Cluster, capture: str) -> None:
     """The agent leaves its own session out: neither it nor its doctor may take that for others."""
@@ -442,7 +443,7 @@ def test_a_role_that_is_no_agent_keeps_none_out(watched: Cluster) -> None:
         admin.execute("DROP ROLE intruder")
 
 
-@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("at_once", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_extension_that_goes_and_comes_back_is_noticed(
     wheel: Binaries, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:

@@ -160,6 +160,7 @@ def test_a_process_that_is_stopped_as_it_counts_loses_nothing(watched: Cluster) 
         assert sums == grown(before, after)
 
 
+@pytest.mark.slow
 def test_a_reset_between_the_parts_of_a_reading_has_it_taken_again(
     watched: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

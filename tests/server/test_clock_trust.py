@@ -78,6 +78,7 @@ def test_counter_that_the_kernel_does_not_trust(binaries: Binaries, kernel: Kern
             assert said(cluster) == [("monotonic", reason)] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("explicit", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_parallel_queries_go_on_when_the_counter_is_given_up(
     binaries: Binaries, kernel: KernelClock, explicit: bool

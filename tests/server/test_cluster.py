@@ -213,6 +213,7 @@ def test_stop_becomes_more_insistent(wheel: Binaries) -> None:
         assert cluster.stop("smart") == "immediate"
 
 
+@pytest.mark.slow
 def test_frozen_server_is_killed_with_its_children_and_shared_memory(
     wheel: Binaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +284,7 @@ def test_ending_signal_to_the_whole_group_cleans_up(
     assert not psutil.pid_exists(owner.postmaster)
 
 
+@pytest.mark.slow
 def test_second_ctrl_c_does_not_cut_the_clean_up_short(wheel: Binaries) -> None:
     owner = Owner(wheel)
     for _ in range(20):
@@ -300,6 +302,7 @@ class InterruptedAgain(Cluster):
         super().__exit__(*ended)
 
 
+@pytest.mark.slow
 def test_second_ctrl_c_as_the_clean_up_begins_does_not_cut_it_short(wheel: Binaries) -> None:
     directories = []
 
@@ -339,6 +342,7 @@ def test_next_start_sweeps_what_a_killed_owner_left(wheel: Binaries) -> None:
         assert owner.postmaster not in servers_below(owner.directory.parent)
 
 
+@pytest.mark.slow
 def test_uninstall_stops_what_a_killed_owner_left(wheel: Binaries, own_place: Path) -> None:
     owner = Owner(wheel)
     assert owner.end(signal.SIGKILL) == -signal.SIGKILL
@@ -356,6 +360,7 @@ def test_sweep_spares_servers_whose_owner_lives(wheel: Binaries) -> None:
     owner.end(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_sweep_takes_orphans_of_a_killed_postmaster(wheel: Binaries) -> None:
     owner = Owner(wheel)
     files, system_v = shared_memory(owner.directory)
@@ -402,6 +407,7 @@ def test_long_directory_gets_a_short_socket(
     assert not sockets.exists()
 
 
+@pytest.mark.slow
 def test_root_with_a_closed_home(as_root: None, wheel: Binaries, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     owner = Owner(wheel, env={**os.environ, "HOME": str(tmp_path)}, cwd=tmp_path)
@@ -421,6 +427,7 @@ def test_closed_installation_is_reported(as_root: None, wheel: Binaries, tmp_pat
         object.__setattr__(closed, "bindir", wheel.bindir)
 
 
+@pytest.mark.slow
 def test_ordinary_user_with_blanks_in_the_cache_path(
     as_root: None, wheel: Binaries, open_directory: Path
 ) -> None:
@@ -440,6 +447,7 @@ def test_ordinary_user_with_blanks_in_the_cache_path(
         subprocess.run(["rm", "-r", fallback], check=True)
 
 
+@pytest.mark.slow
 def test_account_can_be_named(
     as_root: None, wheel: Binaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:

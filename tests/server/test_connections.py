@@ -80,7 +80,13 @@ def _socket(cluster: Cluster) -> str:
     return str(conninfo_to_dict(cluster.dsn())["host"])
 
 
-@pytest.mark.parametrize("number", range(6), ids=[one[0] + one[1] for one in asks("")])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, id=one[0] + one[1], marks=[pytest.mark.slow] * (number % 2))
+        for number, one in enumerate(asks(""))
+    ],
+)
 def test_every_command_takes_several_hosts_and_names_the_one_it_means(
     strict: Cluster, number: int
 ) -> None:
@@ -109,6 +115,7 @@ def test_a_service_is_named_and_a_password_file_is_read(
         assert "hush" not in found.stderr + found.stdout
 
 
+@pytest.mark.slow
 def test_the_agent_goes_where_a_service_leads_now(
     wheel: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

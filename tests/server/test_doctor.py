@@ -98,6 +98,7 @@ def test_where_waits_are_timed_the_lock_is_named_and_the_rest_is_computing(storm
     )
 
 
+@pytest.mark.slow
 def test_a_version_that_does_not_count_evictions_is_to_be_updated(stormy: Cluster) -> None:
     report = doctor(stormy.dsn("old"))
     found = report["statements"]
@@ -265,6 +266,7 @@ def test_a_server_that_answers_slowly_is_asked_who_holds_what_others_wait_for(
     assert found.root.pid == pid
 
 
+@pytest.mark.slow
 def test_an_alter_that_waits_for_three_readers_waits_for_the_oldest(healthy: Cluster) -> None:
     alter = "ALTER TABLE read_by_all ADD x int"
     with contextlib.ExitStack() as stack, connected(healthy.dsn()) as session:
@@ -341,6 +343,7 @@ def test_a_prepared_transaction_is_named_with_what_ends_it(healthy: Cluster) -> 
     assert "in database postgres" in remedy["does"]
 
 
+@pytest.mark.slow
 def test_candidates_for_a_leader_are_no_queue_to_end(healthy: Cluster) -> None:
     with healthy.connect() as leader:
         leader.execute("SELECT pg_advisory_lock(7)")

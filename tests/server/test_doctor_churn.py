@@ -79,8 +79,13 @@ def _notifications() -> Work:
     ("work", "kind", "remedy"),
     [
         (_anew, "temporary tables", "TRUNCATE"),
-        (_longer_rows, "lists of values", "unnest"),
-        (_customers, "tables made anew, or one text in many schemas", "pg_stat_statements.max"),
+        pytest.param(_longer_rows, "lists of values", "unnest", marks=pytest.mark.slow),
+        pytest.param(
+            _customers,
+            "tables made anew, or one text in many schemas",
+            "pg_stat_statements.max",
+            marks=pytest.mark.slow,
+        ),
         (_notifications, "utility statements", "track_utility = off"),
     ],
     ids=["temporary", "lists", "schemas", "notifications"],

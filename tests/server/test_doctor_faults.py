@@ -47,6 +47,7 @@ def unseen(report: dict[str, object]) -> dict[str, str]:
     return {row["what"]: f"{row['why']}; {row['remedy']}" for row in rows}
 
 
+@pytest.mark.slow
 def test_no_extension_in_the_database(cluster: Cluster) -> None:
     report = doctor(cluster.dsn("without"), status=0)
     assert "CREATE EXTENSION pg_stat_statements" in unseen(report)["pg_stat_statements"]
@@ -146,6 +147,7 @@ def test_remedies_quote_names(cluster: Cluster) -> None:
             conn.execute(f"DROP ROLE {quoted}")
 
 
+@pytest.mark.slow
 def test_databases_of_other_encodings(cluster: Cluster) -> None:
     """SQL_ASCII says nothing of its texts; LATIN1 lacks characters that other databases have."""
     with cluster.connect() as conn:

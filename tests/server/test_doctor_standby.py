@@ -23,6 +23,7 @@ ASLEEP = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
+@pytest.mark.slow
 def test_the_query_that_holds_up_replay_is_the_root(wheel: Binaries) -> None:
     with contextlib.ExitStack() as stack:
         primary = stack.enter_context(Cluster(wheel))

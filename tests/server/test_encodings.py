@@ -98,7 +98,18 @@ def test_every_letter(letters: dict[str, list[tuple[bytes, str]]], encoding: str
     assert decoded(b"".join(raw for raw, _ in found), encoding) == "".join(read)
 
 
-@pytest.mark.parametrize("encoding", [*SERVER_ENCODINGS, "MULE_INTERNAL", "SQL_ASCII", "UTF8"])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        *(
+            pytest.param(one, marks=[pytest.mark.slow] * (one not in ("EUC_JP", "LATIN1")))
+            for one in SERVER_ENCODINGS
+        ),
+        "MULE_INTERNAL",
+        "SQL_ASCII",
+        "UTF8",
+    ],
+)
 def test_a_database_and_a_trace_of_it(
     utf8: Cluster, letters: dict[str, list[tuple[bytes, str]]], encoding: str
 ) -> None:

@@ -67,6 +67,7 @@ def test_the_tree_has_the_modules_and_nothing_else(image: Path) -> None:
     assert {str(path.relative_to(image)) for path in found} == expected
 
 
+@pytest.mark.slow
 def test_each_module_is_loaded_from_the_tree_and_works(server: Cluster) -> None:
     with session(server) as connection:
         maps = Path("/proc", str(connection.info.backend_pid), "maps").read_text()

@@ -17,6 +17,7 @@ from tests.sessions import Connection
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seconds", [0, *(pytest.param(by, marks=pytest.mark.slow) for by in (3600, -3600))]
 )

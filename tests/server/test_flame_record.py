@@ -96,6 +96,7 @@ def test_a_machine_with_thousands_of_tasks(
     assert found.samples.total_ns > 0.1e9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [pytest.param("off", marks=pytest.mark.slow), "wake"])
 def test_waits_of_sessions_that_come_and_go(
     server18: Cluster, tmp_path: object, monkeypatch: pytest.MonkeyPatch, mode: Mode
@@ -124,6 +125,7 @@ def test_what_ends_before_perf_begins(server18: Cluster, monkeypatch: pytest.Mon
         record("on", processes.of_postmaster(server18.postmaster_pid), 1)
 
 
+@pytest.mark.slow
 def test_parallel_workers(server18: Cluster) -> None:
     """Each serves one query, and has ended when its samples are read."""
     needs_perf("on")

@@ -162,6 +162,7 @@ class Unwatched:
     def seen(self, server: str, design: Design, part: Observations) -> None: ...
 
 
+@pytest.mark.slow
 def test_a_connection_that_ended_before_the_trial_is_made_anew(fleet: dict[str, Cluster]) -> None:
     """As by a firewall, or idle_session_timeout, while other servers are weighed."""
     request = Request(chosen=(), inject_ns=(1000,), dsn=fleet["old"].dsn())
@@ -178,6 +179,7 @@ def test_a_connection_that_ended_before_the_trial_is_made_anew(fleet: dict[str, 
     assert (end.transactions > 50, end.trouble) == (True, "")
 
 
+@pytest.mark.slow
 def test_sessions_that_idle_do_not_make_the_canary_blind(fleet: dict[str, Cluster]) -> None:
     """What counts for the share that is drawn are the sessions at work."""
     weighing = ServerWeighing("old", Request(chosen=(), inject_ns=(1000,), dsn=fleet["old"].dsn()))
@@ -189,6 +191,7 @@ def test_sessions_that_idle_do_not_make_the_canary_blind(fleet: dict[str, Cluste
     assert seen.sessions == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sessions", "least", "most"), [pytest.param(0, 0, 0, marks=pytest.mark.slow), (12, 1.0, 4.0)]
 )

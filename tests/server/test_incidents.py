@@ -11,7 +11,7 @@ from bench.incident_stage import Named, Stage
 from pgtare.postgres.binaries import Binaries
 
 #: What takes ten seconds and more
-LONG = (incident_stage.eviction_storm, incident_stage.one_in_many)
+LONG = (incident_stage.eviction_storm, incident_stage.one_in_many, incident_stage.slow_fsync)
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 

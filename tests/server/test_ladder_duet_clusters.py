@@ -112,6 +112,7 @@ def _postmaster(cluster: Cluster) -> int:
     return cluster.postmaster_pid
 
 
+@pytest.mark.slow
 def test_roles_and_settings_go_together(block: DuetBlock) -> None:
     for roles in ((1, 0), (0, 1)):
         block.assign(roles)

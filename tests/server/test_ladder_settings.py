@@ -49,6 +49,7 @@ def write(folder: Path, server: str = WHEEL, **parts: str) -> Path:
     return study
 
 
+@pytest.mark.slow
 def test_settings_that_servers_do_not_take_are_refused_by_name(
     tmp_path: Path, wheel: Binaries
 ) -> None:
@@ -119,6 +120,7 @@ def test_what_an_installation_lacks_is_reported(tmp_path: Path, debian15: Binari
         check("pg_stat_statements", scale=21_474)
 
 
+@pytest.mark.slow
 @pytest.mark.debian
 def test_an_installed_server_is_asked_as_well(tmp_path: Path, debian15: Binaries) -> None:
     server = f'{{ pg_config = "{debian15.pg_config}" }}'
@@ -131,8 +133,16 @@ def test_an_installed_server_is_asked_as_well(tmp_path: Path, debian15: Binaries
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("SELECT version()", "the query of the figure x gives 'PostgreSQL 1"),
-        ("SELECT 'NaN'::float", "the query of the figure x gives nan, which is no number"),
+        pytest.param(
+            "SELECT version()",
+            "the query of the figure x gives 'PostgreSQL 1",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "SELECT 'NaN'::float",
+            "the query of the figure x gives nan, which is no number",
+            marks=pytest.mark.slow,
+        ),
         ("SELECT 1 FROM nowhere", 'the figure x cannot be read: relation "nowhere" does not'),
     ],
 )

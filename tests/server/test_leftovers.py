@@ -86,6 +86,7 @@ def test_settings_of_roles_and_databases_are_listed_and_taken_back(cluster: Clus
     ]
 
 
+@pytest.mark.slow
 def test_databases_of_loads_are_dropped_unless_one_runs(cluster: Cluster) -> None:
     """As a kill -9 of `pgtare weigh --dsn --load` leaves them."""
     run(
@@ -143,6 +144,7 @@ def test_names_in_configuration_files_may_have_capitals(cluster: Cluster, wheel:
     assert uses == [f"shared_preload_libraries in {conf}"]
 
 
+@pytest.mark.slow
 def test_an_extension_in_use_is_left_after_seconds(
     wheel: Binaries, own_place: Path, open_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

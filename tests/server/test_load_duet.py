@@ -170,6 +170,7 @@ def test_the_warm_up_is_recorded_but_not_measured(
     assert (tmp_path / "r.npz").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_more_records_than_fit_a_block_are_all_kept(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:

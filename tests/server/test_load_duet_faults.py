@@ -42,6 +42,7 @@ def test_a_stop_keeps_what_was_measured(
     assert list(tmp_path.glob("*.plan")) == []
 
 
+@pytest.mark.slow
 def test_a_stop_is_seen_though_records_come_faster_than_they_are_written(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:

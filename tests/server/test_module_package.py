@@ -176,6 +176,7 @@ def test_the_manifest_goes_with_the_last_module(wheel: Binaries, changeable: Pat
     assert [path for path in changeable.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.slow
 def test_a_forced_installation_leaves_no_manifest_of_what_was_replaced(
     copied: Binaries, package: Path
 ) -> None:

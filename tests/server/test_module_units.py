@@ -116,6 +116,7 @@ def test_what_is_a_unit(
     assert flagged(rows, UnitFlag.ABORTED) == aborted
 
 
+@pytest.mark.slow
 def test_what_wakes_the_client_is_not_the_sessions_time(wheel: Binaries) -> None:
     """In send() a session may wait for its own client, if that runs on the same processor."""
     with (

@@ -103,6 +103,7 @@ def test_wheel_copy_gets_the_module_and_its_changes(
         assert answer_of(cluster, ready.create_sql) == 43
 
 
+@pytest.mark.slow
 def test_wheel_copy_prepared_twice_at_once(copied: Binaries, own_place: Path, source: Path) -> None:
     own_wheel = dataclasses.replace(copied, origin="wheel")
     failures: list[BaseException] = []
@@ -128,6 +129,7 @@ def test_only_the_wheel_is_installed_into_unasked(copied: Binaries, source: Path
         modules.ensure_for_wheel(copied, "tiny", source)
 
 
+@pytest.mark.slow
 def test_same_sources_give_the_same_library(
     binaries: Binaries, source: Path, open_directory: Path
 ) -> None:
@@ -186,6 +188,7 @@ def test_a_server_built_again_in_place_needs_another_build(
     assert keys()[1] == seen[-1][1]
 
 
+@pytest.mark.slow
 def test_install_replaces_nothing_unasked(copied: Binaries, own_place: Path, source: Path) -> None:
     def install(force: bool = False) -> str:
         return modules.install(copied, "tiny", source=source, force=force).outcome

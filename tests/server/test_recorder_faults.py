@@ -90,6 +90,7 @@ def kept(admin: Connection) -> list[tuple[Any, ...]]:
     return rows(admin, "SELECT cause, detail, application_name FROM sql_trace_kept() ORDER BY id")
 
 
+@pytest.mark.slow
 def test_a_storm_of_triggers_keeps_a_roles_share(recording: Recording, admin: Connection) -> None:
     """Of very many errors at once, in several sessions: half of what an hour may keep."""
     before = rows(admin, "SELECT kept, skipped FROM sql_trace_kept_info()")[0]

@@ -335,6 +335,7 @@ def test_load_on_a_full_volume(binaries: Binaries) -> None:
         assert volume.used - before <= 2 * MB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others",
     [pytest.param((), id="alone", marks=pytest.mark.slow), pytest.param(("wait_event_timing",))],
@@ -354,6 +355,7 @@ def test_reserved_memory(wheel: Binaries, others: tuple[str, ...]) -> None:
             assert volume.used - before < MB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sysv", pytest.param("mmap", marks=pytest.mark.slow)])
 def test_other_kinds_of_dynamic_memory(wheel: Binaries, kind: str) -> None:
     """Rings shrink there, too, and can be read."""

@@ -142,6 +142,7 @@ def test_first_call_that_builds_a_hash_table_is_exact(connection: Connection) ->
     assert delayed <= found_in(sources, "Hash", None).time <= join.time * 1.000001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 128])
 def test_what_is_changed_at_the_end_is_no_part_of_the_root(
     connection: Connection, every: int

@@ -81,7 +81,11 @@ def test_planner_that_calls_no_other(
 
 
 @pytest.mark.parametrize(
-    ("length", "name", "shown"), [(100, "passages", True), (100_000, "password2", False)]
+    ("length", "name", "shown"),
+    [
+        pytest.param(100, "passages", True, marks=pytest.mark.slow),
+        (100_000, "password2", False),
+    ],
 )
 def test_clock_that_stands_still(
     each_server: Binaries, length: int, name: str, shown: bool

@@ -227,6 +227,7 @@ def test_rings_give_way_after_the_clock_was_set_back(wheel: Binaries) -> None:
             assert "SELECT 'it is late'" in said(watching, late)
 
 
+@pytest.mark.slow
 def test_a_client_that_thought_for_a_while_keeps_what_it_did_just_now(wheel: Binaries) -> None:
     """The last wait that is recorded began long ago; its ring was written at its end."""
     settings: dict[str, Value] = {"sql_trace.recorder_memory": memory_for(2)}

@@ -184,6 +184,7 @@ def test_waits_while_a_statement_is_parsed(keeping: Cluster, admin: Connection) 
         admin.execute("DROP TABLE queue")
 
 
+@pytest.mark.slow
 def test_waits_of_sessions_one_after_the_other(each_server: Binaries) -> None:
     """What a process waited for that had the same place in shared memory before does not count."""
     sessions = 12
@@ -296,6 +297,7 @@ def test_statements_in_turn_are_all_remembered(keeping: Cluster, admin: Connecti
     assert len({one["query_id"] for one in found}) == len(shapes)
 
 
+@pytest.mark.slow
 def test_who_was_in_the_same_wait(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
     """Who commits holds the lock of the WAL for 0.1 s, and all others wait for that."""
     with contextlib.ExitStack() as stack:
@@ -367,6 +369,7 @@ def test_storm_keeps_few(keeping: Cluster, admin: Connection) -> None:
         keeping.reload()
 
 
+@pytest.mark.slow
 def test_clock_that_is_set_back(wheel: Binaries) -> None:
     """What fired in the future, as it seems, is not a moment ago."""
     settings = {"sql_trace.keep_interval": 60}
@@ -413,6 +416,7 @@ def test_one_role_does_not_use_up_what_others_may_keep(keeping: Cluster, admin: 
         admin.execute("DROP ROLE quiet; DROP ROLE late")
 
 
+@pytest.mark.slow
 def test_what_fired_first_may_be_kept_last(keeping: Cluster, admin: Connection) -> None:
     """Without an interval both are: a cause counts from when it fired, not from the answer."""
     with (
@@ -587,6 +591,7 @@ def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
         assert kept(cluster)[-1]["incident"] is None
 
 
+@pytest.mark.slow
 def test_a_blocker_in_the_middle_of_a_statement_is_not_called_idle(
     filing: tuple[Cluster, Path],
 ) -> None:
@@ -613,6 +618,7 @@ def test_a_blocker_in_the_middle_of_a_statement_is_not_called_idle(
     assert found.statement == "SELECT pg_sleep(?)"
 
 
+@pytest.mark.slow
 def test_an_incident_ends_with_its_session(filing: tuple[Cluster, Path]) -> None:
     """Who comes next into its place was not in it."""
     cluster, directory = filing
@@ -727,6 +733,7 @@ def test_who_else_was_in_a_deadlock_is_kept(filing: tuple[Cluster, Path], tmp_pa
         assert kept(cluster)[-1]["incident"] is None
 
 
+@pytest.mark.slow
 def test_a_deadlock_that_is_made_up_names_nobody(filing: tuple[Cluster, Path]) -> None:
     """Whoever raises an error chooses its SQLSTATE and its detail."""
     cluster, _ = filing

@@ -85,7 +85,12 @@ def held_up(
             f"DO $$ BEGIN {CHANGE}; PERFORM pg_sleep(4); END $$",
             f"DO $$BEGIN {CHANGE}; PERFORM pg_sleep(?); END$$",
         ),
-        (("BEGIN", CHANGE, "SET sql_trace.statement_rate = 0"), "SELECT pg_sleep(4)", None),
+        pytest.param(
+            ("BEGIN", CHANGE, "SET sql_trace.statement_rate = 0"),
+            "SELECT pg_sleep(4)",
+            None,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["of several", "around others", "not traced"],
 )

@@ -263,6 +263,7 @@ def test_parallel_workers_are_in_their_clients_times(
     assert busy[name] == pytest.approx(sum(found), rel=1e-6)
 
 
+@pytest.mark.slow
 @both
 def test_calls_that_were_overwritten_are_not_recorded(
     tracer: Cluster, onlooker: Connection, tmp_path: Path

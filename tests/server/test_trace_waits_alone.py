@@ -91,6 +91,7 @@ def test_what_settings_trace_is_recorded_with_armed(
     assert not rec.exists()
 
 
+@pytest.mark.slow
 @on_one_server
 def test_a_clock_that_was_set_forward_cuts_nothing_off(
     timed: Cluster,
@@ -220,6 +221,7 @@ def test_a_hang_is_recorded(timed: Cluster, observer: Connection, tmp_path: Path
             thread.join(20)
 
 
+@pytest.mark.slow
 @on_one_server
 def test_a_wait_under_way_at_the_end_is_recorded(
     timed: Cluster, watched: Connection, tmp_path: Path
@@ -336,6 +338,7 @@ def test_what_only_sql_trace_can_do_is_refused(timed: Cluster, tmp_path: Path) -
     assert "no extension sql_trace" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracer", ["trace18"], indirect=True)
 def test_waits_alone_on_a_server_that_has_both(
     tracer: Cluster, app: Connection, onlooker: Connection, tmp_path: Path
@@ -359,6 +362,7 @@ def test_waits_alone_on_a_server_that_has_both(
     eventually(lambda: one(onlooker, TRACED) == 0)
 
 
+@pytest.mark.slow
 def test_calls_alone_on_a_server_without_wait_event_timing(wheel: Binaries, tmp_path: Path) -> None:
     """At level 4, unless one is asked for; a level with waits is refused."""
     with tracing(wheel, others=()) as cluster, session(cluster) as client:

@@ -76,7 +76,7 @@ def test_waits(stepping: tuple[Cluster, mmap.mmap], seconds: int) -> None:
         assert active == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.parametrize("seconds", [3600, -3600])
+@pytest.mark.parametrize("seconds", [pytest.param(3600, marks=pytest.mark.slow), -3600])
 def test_doctor(stepping: tuple[Cluster, mmap.mmap], seconds: int) -> None:
     cluster, step = stepping
     with connected(cluster.dsn()) as session, _set_meanwhile(step, seconds):

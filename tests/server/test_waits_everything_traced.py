@@ -88,6 +88,7 @@ def test_vacuum_and_autovacuum(all_traced: Cluster) -> None:
         assert_nothing_was_lost(all_traced)
 
 
+@pytest.mark.slow
 def test_standby_follows_and_is_promoted(binaries: Binaries) -> None:
     """walreceiver and startup process wait, and are watched, on the standby."""
     with (

@@ -244,6 +244,7 @@ def test_full_disk_under_rings(binaries: Binaries, as_root: None) -> None:
         assert_unharmed(cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5, 64], ids=["small", "full"])
 @SESSIONS_LOAD_MODULES
 def test_full_disk_under_a_session_preload(wheel: Binaries, as_root: None, size: int) -> None:

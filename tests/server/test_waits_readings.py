@@ -187,6 +187,7 @@ def test_an_entry_made_again_is_another(small: Cluster) -> None:
         assert positive
 
 
+@pytest.mark.slow
 def test_what_is_busy_is_reported_and_a_reset_under_way_is_odd(small: Cluster) -> None:
     """A process that is stopped in the midst of a change holds nobody up for long."""
     moment = "SELECT skipped FROM wait_event_timing_moment() WHERE wait_event IS NULL AND {}"

@@ -31,6 +31,7 @@ def calibration() -> Calibration:
         pytest.skip(str(ex))
 
 
+@pytest.mark.slow
 def test_witness_sees_what_a_program_times_itself(calibration: Calibration) -> None:
     """All waits, in order, each between what the kernel and what the stores say."""
     log, own = calibrate.run(1000)

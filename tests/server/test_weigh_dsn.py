@@ -269,6 +269,7 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
     assert arm(result, "track_io_timing")["answer"]["verdict"] == "not_verified"
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_under_a_load_takes_nothing_of_what_was_measured(
     running: Cluster, wheel: Binaries, tmp_path: Path
 ) -> None:
@@ -298,6 +299,7 @@ def test_a_server_that_stops_under_a_load_takes_nothing_of_what_was_measured(
     assert read(tmp_path / "w.json")["design"]["stopped_by"] == "server"
 
 
+@pytest.mark.slow
 def test_a_session_lost_before_the_trial_is_reported(
     running: Cluster, wheel: Binaries, tmp_path: Path
 ) -> None:
@@ -321,6 +323,7 @@ def test_a_session_lost_before_the_trial_is_reported(
     assert "the server did not answer" in err
 
 
+@pytest.mark.slow
 def test_a_session_that_waits_for_its_load_outlasts_idle_session_timeout(
     running: Cluster, wheel: Binaries, tmp_path: Path
 ) -> None:
@@ -334,6 +337,7 @@ def test_a_session_that_waits_for_its_load_outlasts_idle_session_timeout(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_session_lost_just_after_the_trial_takes_nothing_of_it(
     running: Cluster, tmp_path: Path
 ) -> None:

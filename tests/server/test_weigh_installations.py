@@ -65,6 +65,7 @@ def test_running_debian_15(debian15: Binaries, tmp_path: Path) -> None:
             assert arm(result, name)["proof"]["state"] == "active"
 
 
+@pytest.mark.slow
 @pytest.mark.debian
 def test_debian_15_without_the_module_says_all_that_is_to_be_done(
     debian15: Binaries, open_directory: Path, tmp_path: Path

@@ -241,7 +241,7 @@ def test_the_size_of_an_answer_is_what_the_server_sends(
     ("protocol", "statement"),
     [
         ("prepared", "SELECT what FROM many WHERE id = 7"),
-        ("simple", "SELECT look_up(7)"),
+        pytest.param("simple", "SELECT look_up(7)", marks=pytest.mark.slow),
     ],
 )
 def test_plans_do_not_outlast_the_settings_that_they_were_made_with(
@@ -383,6 +383,7 @@ def test_a_dry_run_measures_nothing(managed: Cluster) -> None:
     assert "pg_stat_statements.track = 'top'" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_has_the_wanted_value_already_needs_no_right(managed: Cluster) -> None:
     """Where pg_stat_statements is loaded, compute_query_id = auto is on."""
     with managed.connect(autocommit=True) as conn:
@@ -470,6 +471,7 @@ def test_an_interrupt_before_anything_is_measured_is_one(
     assert "nothing was measured" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_ends_it_without_a_verdict(wheel: Binaries, tmp_path: Path) -> None:
     with Cluster(wheel, {}) as cluster:
         command = start_pgtare(
@@ -503,6 +505,7 @@ def test_a_standby_is_weighed_too(wheel: Binaries, tmp_path: Path) -> None:
         assert "read-only" in sentence
 
 
+@pytest.mark.slow
 @pytest.mark.debian
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 def test_a_password_and_tls_are_no_obstacle(debian15: Binaries, tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ def test_a_pooler_is_refused(wheel: Binaries, two: tuple[str, str]) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_ends_it_without_a_verdict(
     wheel: Binaries, two: tuple[str, str]
 ) -> None:

@@ -490,6 +490,7 @@ def test_a_copy_with_our_entry_is_told_from_the_server_by_its_place(
             configuration.require_same(conn, replace(elsewhere, place=None), left)
 
 
+@pytest.mark.slow
 def test_what_is_left_of_one_server_is_not_put_back_on_its_copy(
     wheel: Binaries, server: Cluster, tmp_path: Path
 ) -> None:
@@ -516,6 +517,7 @@ def test_what_is_left_of_one_server_is_not_put_back_on_its_copy(
     assert not restore_files(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_session_with_other_dates_puts_it_back(server: Cluster, tmp_path: Path) -> None:
     dsn = server.dsn(options="-c datestyle=German")
     weighed = windows.start(dsn, [SETTING], tmp_path)
@@ -526,6 +528,7 @@ def test_a_session_with_other_dates_puts_it_back(server: Cluster, tmp_path: Path
     assert entries(server) == [("4MB",)]
 
 
+@pytest.mark.slow
 def test_a_command_that_is_under_way_does_not_come_late(server: Cluster, tmp_path: Path) -> None:
     """The guardian is killed while it switches off: that must not end after all was put back."""
     file = tmp_path / "file"
@@ -540,6 +543,7 @@ def test_a_command_that_is_under_way_does_not_come_late(server: Cluster, tmp_pat
     assert file.exists()
 
 
+@pytest.mark.slow
 def test_a_command_that_never_returns_is_not_said_to_have_ended(
     server: Cluster, tmp_path: Path
 ) -> None:
@@ -565,6 +569,7 @@ def test_a_command_that_never_returns_is_not_said_to_have_ended(
     assert f"which switches never on: cd {os.getcwd()} {command}" in " ".join(err.split())
 
 
+@pytest.mark.slow
 def test_a_guardian_that_does_not_answer_is_not_waited_for(
     server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,6 +601,7 @@ def test_a_guardian_that_does_not_begin_is_ended(
     file.remove()
 
 
+@pytest.mark.slow
 def test_a_host_that_vanishes_is_noticed(wheel: Binaries) -> None:
     with (
         Cluster(wheel, {}, tcp=True) as cluster,
@@ -664,6 +670,7 @@ def test_a_command_that_is_stopped_leaves_nothing_on(server: Cluster, tmp_path: 
     assert read(tmp_path / "w" / "result.json")["design"]["outside"]["windows"]["put_back"]
 
 
+@pytest.mark.slow
 def test_a_guardian_that_is_killed_is_missed_before_a_long_window(
     server: Cluster, own_place: Path
 ) -> None:
@@ -741,6 +748,7 @@ def test_a_server_that_is_back_after_long_has_its_setting_back_soon(
     assert max(pauses) < 1
 
 
+@pytest.mark.slow
 def test_a_command_that_needs_the_server_is_not_run_all_the_time_while_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -762,6 +770,7 @@ def test_a_command_that_needs_the_server_is_not_run_all_the_time_while_that_is_a
     assert 5 < len(ran.read_text()) < 20
 
 
+@pytest.mark.slow
 def test_a_guardian_that_is_killed_while_it_tries_a_command_leaves_nothing_half_done(
     server: Cluster, own_place: Path, tmp_path: Path
 ) -> None:
@@ -781,6 +790,7 @@ def test_a_guardian_that_is_killed_while_it_tries_a_command_leaves_nothing_half_
     assert ran.read_text() == 2 * "on\n"
 
 
+@pytest.mark.slow
 def test_a_slow_load_is_no_command_that_was_stopped(
     server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -794,6 +804,7 @@ def test_a_slow_load_is_no_command_that_was_stopped(
     assert [one.text for one in guard.put_back()] == ["x is on again"]
 
 
+@pytest.mark.slow
 def test_a_slow_command_that_puts_back_is_waited_for(
     server: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -870,6 +881,7 @@ def test_a_watcher_that_was_restored_outlives_the_end_of_another(
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_was_ended_is_gone(server: Cluster, own_place: Path, tmp_path: Path) -> None:
     """Scripts of services wait until its process is no longer there."""
     pid = tmp_path / "pid"
@@ -903,6 +915,7 @@ def test_a_command_that_detaches_itself_leaves_nothing(tmp_path: Path) -> None:
     assert not psutil.pid_exists(int(pid.read_text()))
 
 
+@pytest.mark.slow
 def test_a_command_that_has_returned_is_said_so_while_what_it_left_is_ended(
     tmp_path: Path,
 ) -> None:
@@ -917,6 +930,7 @@ def test_a_command_that_has_returned_is_said_so_while_what_it_left_is_ended(
     assert not psutil.pid_exists(int(pid.read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sees", [False, True], ids=["put back", "switched off"])
 def test_a_killed_keeper_is_not_said_to_have_left_nothing(tmp_path: Path, sees: bool) -> None:
     """What has detached itself is no child of ours any more; as if memory had run out."""
@@ -936,6 +950,7 @@ def test_a_killed_keeper_is_not_said_to_have_left_nothing(tmp_path: Path, sees: 
         psutil.Process(int(pid.read_text())).kill()
 
 
+@pytest.mark.slow
 def test_a_process_of_another_user_is_named(
     tmp_path: Path, as_root: None, open_directory: Path
 ) -> None:
@@ -1049,6 +1064,7 @@ def test_a_providers_commands_are_waited_for(server: Cluster, tmp_path: Path, is
         set_and_reload(server, "ALTER SYSTEM RESET work_mem")
 
 
+@pytest.mark.slow
 def test_what_a_provider_has_off_is_off_again(server: Cluster, tmp_path: Path) -> None:
     weighed = windows.start(server.dsn(), [provided(server)], tmp_path)
     eventually(lambda: restore_files(tmp_path))
@@ -1221,9 +1237,9 @@ def test_what_cannot_be_switched_says_why(server: Cluster, option: str, words: s
     ("setting", "value"),
     [
         ("idle_session_timeout", "9min"),
-        ("lock_timeout", "6s"),
-        ("idle_in_transaction_session_timeout", "6s"),
-        ("client_connection_check_interval", "6s"),
+        pytest.param("lock_timeout", "6s", marks=pytest.mark.slow),
+        pytest.param("idle_in_transaction_session_timeout", "6s", marks=pytest.mark.slow),
+        pytest.param("client_connection_check_interval", "6s", marks=pytest.mark.slow),
         ("default_transaction_isolation", "repeatable read"),
     ],
 )
@@ -1310,6 +1326,7 @@ def test_what_counts_is_not_kept_without_being_asked_about(wheel: Binaries) -> N
             configuration.look(conn, Switch.parse_reload("x: pg_stat_statements.save = off"))
 
 
+@pytest.mark.slow
 def test_pending_edits_are_not_put_into_force(wheel: Binaries, tmp_path: Path) -> None:
     with Cluster(wheel, {}) as cluster:
         time.sleep(1.1)  # the server knows the times of files to the second
@@ -1384,6 +1401,7 @@ def test_a_role_with_the_rights_that_are_named_sees_pending_edits(wheel: Binarie
         assert "pg_hba.conf was changed" in refused(asked, cluster.dsn(user="weigher"))
 
 
+@pytest.mark.slow
 def test_a_reload_by_somebody_else_hides_no_edits(wheel: Binaries) -> None:
     """A session that was idle then reads the files when it is asked again."""
     with Cluster(wheel, {}) as cluster, session(cluster) as idle, session(cluster) as conn:

@@ -95,6 +95,7 @@ def on_and_command_killed(cluster: Cluster, place: Path) -> psutil.Process:
     return guardian
 
 
+@pytest.mark.slow
 def test_a_second_weighing_does_not_keep_a_guardian_from_its_work(
     wheel: Binaries, places: list[Path]
 ) -> None:
@@ -164,6 +165,7 @@ def test_what_a_guardian_left_alone_is_said_by_the_next_weighing(
             assert restore_files(places[0]) == [kept]
 
 
+@pytest.mark.slow
 def test_a_server_that_may_be_a_copy_has_its_setting_back_and_the_record_stays(
     wheel: Binaries, places: list[Path]
 ) -> None:
@@ -180,6 +182,7 @@ def test_a_server_that_may_be_a_copy_has_its_setting_back_and_the_record_stays(
         assert len(restore_files(places[0])) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_a_value_that_goes_on_being_shown_delays_nothing(
     five: Cluster, places: list[Path], tmp_path: Path, signum: signal.Signals
@@ -236,6 +239,7 @@ def test_a_command_that_goes_on_is_waited_for(
     assert not restore_files(places[0])
 
 
+@pytest.mark.slow
 def test_a_command_runs_though_the_place_for_temporary_files_is_gone(
     server: Cluster, places: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

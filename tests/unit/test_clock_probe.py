@@ -284,6 +284,7 @@ def test_a_clock_that_does_not_exist_lists_those_that_do() -> None:
         choose(["monotonik"], probe.leaves())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", [0, 1023, 1024, 5000])
 def test_a_processor_beyond_the_thousandth_can_be_pinned_to(many: Path, cpu: int) -> None:
     done = subprocess.run(

@@ -293,6 +293,7 @@ def withheld_as_open(found: TrialEstimate) -> bool:
     return answer.because(ReasonKind.OPEN_COULD_EXPLAIN, ReasonKind.OPEN_ADD) is not None
 
 
+@pytest.mark.slow
 def test_what_the_end_of_a_trial_in_slices_leaves_open_is_nobody_s_fault() -> None:
     """All sessions are in the same slice then; what began long before is held against its arm."""
     design = sliced(3, seed=51)

@@ -66,6 +66,7 @@ def test_it_is_the_same_every_time() -> None:
     assert power.detectable(1.0, 16, 12) == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", [0.0, 0.01])
 def test_rounds_to_settle_are_more_than_were_done_and_settle(effect: float) -> None:
     sd, margin, family, done = 0.006, 0.005, 36, 12

@@ -76,6 +76,7 @@ def test_the_unlike_server_is_named_with_what_only_it_has(fleet: Path) -> None:
     assert "Only it has disk = hdd." in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_give_the_same_document_to_the_last_digit(
     copy: Path, processes: int
@@ -108,6 +109,7 @@ def fewer_rows(server: Path) -> None:
     path.write_text(json.dumps(document | {"observations": document["observations"] + 1}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

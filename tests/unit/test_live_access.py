@@ -238,6 +238,7 @@ def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path) -> No
         assert shown() == renewed
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_said(page: ServedPage) -> None:
     with pytest.raises(UsageError, match="choose another port"):
         page_server.bound(page.address)

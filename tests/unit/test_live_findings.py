@@ -274,6 +274,7 @@ def test_one_that_came_back_and_one_of_the_same_name(tmp_path: Path) -> None:
         assert "open 2 times" in one.get(f"{address}&since=2026-11-02T14:10:00").text
 
 
+@pytest.mark.slow
 def test_one_that_is_open_for_days_is_shown_from_its_beginning(tmp_path: Path) -> None:
     begin = END - timedelta(minutes=2500)
     usual = {"key": "long", "since": begin, "class": 1, "level": "warning", "aas": 1.0}

@@ -232,6 +232,7 @@ def test_segments_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     assert (found._checked, found._damaged) == (known, set())
 
 
+@pytest.mark.slow
 def test_duckdb_forgets_segments_that_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

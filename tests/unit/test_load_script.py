@@ -131,6 +131,7 @@ def test_a_script_without_sql_is_refused() -> None:
         compile_script("-- nothing\n\\set x 1\n", "my.sql", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

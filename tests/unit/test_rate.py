@@ -47,6 +47,7 @@ rate_around(int64 ns)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suspended_ms", [2, 20, 1000])
 def test_a_suspension_is_no_part_of_the_rate(tmp_path: Path, suspended_ms: int) -> None:
     source, built = tmp_path / "rate.c", tmp_path / "rate.so"

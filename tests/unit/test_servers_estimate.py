@@ -57,6 +57,7 @@ def answered(rows: npt.NDArray[Any], design: Design = DESIGN) -> Answer:
     return found
 
 
+@pytest.mark.slow
 def test_a_server_that_drifts_is_not_called_slower() -> None:
     """40 trials; a right program fails once in 10,000 times. By sessions many would be wrong."""
     wrong = {DESIGN.batch_s: 0, 1e-6: 0}

@@ -43,6 +43,7 @@ def in_buckets(rows: pa.Table, table: str) -> int:
     return len({tuple(row[key] for key in keys) for row in rows.to_pylist()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [False, True])
 def test_two_years_ahead_for_three_ticks(tmp_path: Path, restart: bool) -> None:
     spool = Spool.open(tmp_path, UNLIMITED)

@@ -204,6 +204,7 @@ print(worker._connection.execute("SELECT current_setting('TimeZone')").fetchone(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/Los_Angeles"])
 def test_now_is_in_utc_in_any_time_zone(tmp_path: Path, zone: str) -> None:
     with Spool.open(tmp_path / "spool", UNLIMITED) as spool:

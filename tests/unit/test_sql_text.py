@@ -174,6 +174,7 @@ LONG: dict[str, Callable[[int], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LONG)
 def test_time_grows_with_the_length(kind: str) -> None:
     short, long = (LONG[kind](n) for n in (MOST_READ // 6, MOST_READ * 4 // 6))

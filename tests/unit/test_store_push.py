@@ -192,6 +192,7 @@ def test_twenty_minutes_without_a_store(
     assert differences(store, tmp_path, to=sent) == {}
 
 
+@pytest.mark.slow
 def test_a_lost_answer_is_no_second_insert(
     tmp_path: Path, store: StoreConnection, faults: Faults, make: Make
 ) -> None:
@@ -223,7 +224,7 @@ def test_a_duplicate_delivery_is_left_out(
     assert differences(store, tmp_path) == {}
 
 
-@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("noted", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_lost_memory_asks_the_store(
     tmp_path: Path, store: StoreConnection, faults: Faults, make: Make, noted: bool
 ) -> None:
@@ -241,7 +242,7 @@ def test_a_lost_memory_asks_the_store(
     assert differences(store, tmp_path) == {}
 
 
-@pytest.mark.parametrize("memory", ["kept", "lost"])
+@pytest.mark.parametrize("memory", [pytest.param("kept", marks=pytest.mark.slow), "lost"])
 def test_a_torn_insert_is_kept_marked_and_repaired(
     tmp_path: Path, store: StoreConnection, faults: Faults, make: Make, memory: str
 ) -> None:
@@ -298,6 +299,7 @@ def test_rows_that_somebody_deleted_are_sent_though_their_token_is_known(
     assert differences(store, tmp_path) == {}
 
 
+@pytest.mark.slow
 def test_a_wiped_spool_begins_another_one(
     tmp_path: Path, store: StoreConnection, make: Make
 ) -> None:
@@ -318,6 +320,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QUIET_S, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_a_spool_restored_from_a_copy_waits_for_a_repair(
     tmp_path: Path, store: StoreConnection, make: Make
@@ -385,7 +388,7 @@ def test_the_pace_of_retries() -> None:
     ("lost", "meanwhile", "then"),
     [
         (8, 0, 500),
-        (4, 6, 500),
+        pytest.param(4, 6, 500, marks=pytest.mark.slow),
         (8, 20, 9_000),
         pytest.param(100, 120, 500, marks=pytest.mark.slow),
     ],
@@ -439,6 +442,7 @@ def test_a_sent_commit_that_a_damaged_manifest_loses_waits_for_a_repair(
     assert differences(store, tmp_path, to=3 * COMMITS) == {}
 
 
+@pytest.mark.slow
 def test_a_full_disk_does_not_end_sending(
     tmp_path: Path,
     store: StoreConnection,
@@ -467,6 +471,7 @@ def test_a_full_disk_does_not_end_sending(
     assert push_memory.read(tmp_path) == pusher.memory
 
 
+@pytest.mark.slow
 def test_a_cloned_agent_is_noticed(
     tmp_path: Path, store: StoreConnection, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

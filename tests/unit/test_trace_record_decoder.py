@@ -253,6 +253,7 @@ def test_traceparent_of_comments(text: str, found: str | None) -> None:
     assert trace_id(text) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     ["/*", "/* a", "--", "a", "a=", "a='", 'a="', "a='\\'", "%27", "a :", " ", "*/", "'/*x"],

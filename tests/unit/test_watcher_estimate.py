@@ -63,6 +63,7 @@ def busy_neighbour(rng: np.random.Generator, arms: Ints) -> Floats:
     return (rng.random(len(arms)) < 1 / 15) * rng.exponential(20, len(arms))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "least", "most"),
     [

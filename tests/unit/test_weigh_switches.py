@@ -344,6 +344,7 @@ def test_an_own_share_is_within_blocks() -> None:
     assert np.isnan(difference(values[:21], blocks[:21], arms[:21], 2, (0, 1)).lo)
 
 
+@pytest.mark.slow
 def test_intervals_of_an_own_share_hold() -> None:
     """2,000 trials of ten blocks, each with a level of its own."""
     rng, covered, trials = np.random.default_rng(5), 0, 2_000
