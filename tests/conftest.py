@@ -107,7 +107,9 @@ def pytest_configure() -> None:
     gc.disable()
     # how long an example takes says nothing where six processes share two processors
     slow = [hypothesis.HealthCheck.too_slow]
-    hypothesis.settings.register_profile("shared machine", suppress_health_check=slow)
+    hypothesis.settings.register_profile(
+        "shared machine", suppress_health_check=slow, deadline=None
+    )
     hypothesis.settings.load_profile("shared machine")
     # jsonschema checks no such format here, and loading it takes a second in each process
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]

@@ -23,27 +23,27 @@ def repeating(
     begun = threading.Semaphore(0)
 
     def run(number: int) -> None:
-        with (
-            contextlib.suppress(psycopg.Error),
-            psycopg.connect(
+        try:
+            with psycopg.connect(
                 dsn,
                 autocommit=True,
                 # query ids are computed when a statement is parsed
                 prepare_threshold=None,
                 **parameters,  # type: ignore[arg-type]
-            ) as connection,
-        ):
-            work(connection, number)
-            begun.release()
-            while not stop.is_set():
+            ) as connection:
                 work(connection, number)
+                begun.release()
+                while not stop.is_set():
+                    work(connection, number)
+        except psycopg.Error:
+            begun.release()  # nobody is to wait for it
 
     threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(sessions)]
     for thread in threads:
         thread.start()
     try:
         for _ in threads:
-            begun.acquire(timeout=10)
+            assert begun.acquire(timeout=60)
         yield
     finally:
         stop.set()

@@ -149,7 +149,7 @@ GOOD: dict[str, Any] = {
     "inject": [0, 0],
     "block": [0, 1],
     "seed": 1,
-    "duration": 5.0,
+    "duration": 60.0,
     "database": None,
     "role": None,
     "application": "*",

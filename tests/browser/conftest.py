@@ -24,6 +24,7 @@ def chromium() -> Iterator[object]:
         browser = playwright.chromium.launch(
             executable_path=executable,
             args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+            timeout=120_000,  # as below
         )
         yield browser
         browser.close()

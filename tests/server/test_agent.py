@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -42,6 +43,7 @@ from tests.agent_rows import (
     look,
     new_looks,
     role_dsn,
+    rows_of,
     summed,
 )
 from tests.commands import failed, in_process, pgtare, read_until, refused
@@ -224,15 +226,21 @@ def test_without_the_module_sessions_are_sampled(wheel: Binaries, tmp_path: Path
         assert "no extension wait_event_timing" in checked.stdout
         with held_lock(cluster):
             spool = tmp_path / "spool"
-            done = pgtare("agent", "--dsn", role_dsn(cluster), "--spool", spool, "--duration", "6s")
-            assert done.returncode == 0, done.stderr
+            words = ("agent", "--dsn", role_dsn(cluster), "--spool", spool, "--duration", "6s")
+            sampled: list[tuple[object, ...]] = []
+            for _ in range(5):
+                done = pgtare(*words)
+                assert done.returncode == 0, done.stderr
+                with reader.connect(spool) as found:
+                    sampled = found.execute(
+                        "SELECT quality, state, type, event, len(blockers) FROM sessions"
+                        " WHERE type = 'Lock' ORDER BY ts"
+                    ).fetchall()
+                if len(sampled) >= 3:  # on a busy machine six seconds are over after few looks
+                    break
+        assert len(sampled) >= 3
+        assert sampled[-1] == ("sampled", "active", "Lock", "advisory", 1)
         with reader.connect(spool) as found:
-            sampled = found.execute(
-                "SELECT quality, state, type, event, len(blockers) FROM sessions"
-                " WHERE type = 'Lock' ORDER BY ts"
-            ).fetchall()
-            assert len(sampled) >= 3
-            assert sampled[-1] == ("sampled", "active", "Lock", "advisory", 1)
             assert found.execute("SELECT count(*) FROM waits").fetchall() == [(0,)]
 
 
@@ -453,6 +461,10 @@ def test_an_extension_that_goes_and_comes_back_is_noticed(
     def found(table: str) -> int:
         return sum(len(part) for batch in list(brought) for part in batch.rows.get(table, []))
 
+    def gaps() -> list[dict[str, Any]]:
+        # a look that comes late on a busy machine is an absence, which is a gap as well
+        return [row for row in rows_of(brought, "gaps") if row["kind"] != "absence"]
+
     with stopped_at_once(serving(wheel)) as cluster, session(cluster) as admin:
         intervals = Intervals(waits="1s", statements="2s", sessions="0.5s")
         watch = server_watch.ServerWatch(
@@ -470,26 +482,20 @@ def test_an_extension_that_goes_and_comes_back_is_noticed(
 
         watch.start()
         try:
-            eventually(lambda: found("waits"), 30)
+            eventually(lambda: found("waits"))
             if at_once:
                 monkeypatch.setattr(ServerSession, "read_offer", read_after_it_came_back)
             admin.execute("DROP EXTENSION wait_event_timing")
-            eventually(lambda: found("gaps"), 30)
-            (lost,) = [
-                row
-                for batch in list(brought)
-                for table in batch.rows.get("gaps", [])
-                for row in table.to_pylist()
-            ]
+            (lost,) = eventually(gaps)
             assert lost["kind"] == "lost"
             assert "wait_event_timing" in lost["detail"]
             sampled = found("ticks")
-            eventually(lambda: found("ticks") > sampled, 30)
+            eventually(lambda: found("ticks") > sampled)
             counted = found("waits")
             monkeypatch.setattr(server_watch, "_OFFER_S", 0.5)
             admin.execute("CREATE EXTENSION IF NOT EXISTS wait_event_timing")
-            eventually(lambda: found("waits") > counted, 30)
+            eventually(lambda: found("waits") > counted)
         finally:
             watch.stop.set()
-            watch.join(20)
+            watch.join(60)
         assert not watch.is_alive()

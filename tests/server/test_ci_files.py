@@ -130,7 +130,7 @@ def with_stand_in(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

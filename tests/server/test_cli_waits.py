@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -48,10 +47,10 @@ def test_top_has_the_share_of_an_event_and_its_statement(
 
 @on_one_server
 def test_top_without_a_terminal_prints_one_table(timed: Cluster, sleeping: Connection) -> None:
-    text = waits(timed, "top", "--interval", "0.5s").stdout
+    text = waits(timed, "top", "--interval", "2s").stdout
     assert "Timeout/PgSleep" in text
     assert "\x1b" not in text
-    heading = re.compile(r"Where the time of \d+\.\d\d sessions went, on average over \d\.\d s:\n")
+    heading = re.compile(r"Where the time of \d+\.\d\d sessions went, on average over \d+\.\d s:\n")
     assert len(heading.findall(text)) == 1
     assert re.search(r"\n\d\.\d\d sessions active \(\d\.\d\d of these on CPU, counted\), \d", text)
 
@@ -63,7 +62,8 @@ def test_histogram_holds_every_wait(
         "SELECT coalesce(sum(waits), 0) FROM pg_stat_wait_event_timing_system "
         "WHERE wait_event = 'PgSleep'"
     )
-    eventually(lambda: one(observer, count) > 3)
+    # so many that on a busy machine, too, one of them is no longer than it should be
+    eventually(lambda: one(observer, count) > 30)
     found = json.loads(waits(timed, "histogram", "pgsleep", "--json").stdout)
     assert sum(b["waits"] for b in found["buckets"]) == found["event"]["waits"]
     assert {b["from_ms"] for b in found["buckets"] if b["waits"]} & {16.777216, 8.388608}
@@ -75,9 +75,16 @@ def test_histogram_holds_every_wait(
     assert "EVENT is empty" in refused("waits", "histogram", "", "--dsn", timed.dsn())
 
 
-def test_sessions_and_statements_have_the_sleeper(timed: Cluster, sleeping: Connection) -> None:
-    time.sleep(0.5)
+def test_sessions_and_statements_have_the_sleeper(
+    timed: Cluster, sleeping: Connection, observer: Connection
+) -> None:
     pid = sleeping.info.backend_pid
+    longest = (
+        "SELECT wait_event, total_time > 500 FROM pg_stat_wait_event_timing"
+        " WHERE pid = %s AND NOT idle ORDER BY total_time DESC LIMIT 1"
+    )
+    # when it began it may have waited longer for something else
+    eventually(lambda: rows(observer, longest, pid) == [("PgSleep", True)])
     (session,) = [
         s
         for s in json.loads(waits(timed, "sessions", "--json").stdout)["sessions"]
@@ -91,17 +98,35 @@ def test_sessions_and_statements_have_the_sleeper(timed: Cluster, sleeping: Conn
     assert "PgSleep" in waits(timed, "statements").stdout
 
 
+def slept(observer: Connection) -> float:
+    """How long sessions have slept in all, also in waits under way, ms."""
+    query = (
+        "SELECT coalesce(sum(total_time + running_time), 0) FROM wait_event_timing_moment()"
+        " WHERE wait_event = 'PgSleep'"
+    )
+    return float(one(observer, query))
+
+
 @on_one_server
-def test_diff_of_two_snapshots(timed: Cluster, sleeping: Connection, tmp_path: Path) -> None:
+def test_diff_of_two_snapshots(
+    timed: Cluster, sleeping: Connection, observer: Connection, tmp_path: Path
+) -> None:
+    """Held against what the server counts just before and just after each of them."""
     a, b = tmp_path / "a.json", tmp_path / "b.json"
+    first = slept(observer)
     waits(timed, "snapshot", a)
-    time.sleep(1)
+    begun = slept(observer)
+    eventually(lambda: slept(observer) > begun + 500)
+    ended = slept(observer)
     waits(timed, "snapshot", b)
+    last = slept(observer)
     done = pgtare("waits", "diff", a, b, "--json")
     found = json.loads(done.stdout)
     assert found["on_cpu"] >= 0
     (event,) = [e for e in found["events"] if e["event"]["name"] == "PgSleep"]
-    assert 0.25 < event["active"] <= 1.3  # the sleeper and who looks wait for a processor as well
+    assert ended - begun - 5 <= event["total_ms"] <= last - first + 5
+    average = event["total_ms"] / 1000 / found["duration_s"]
+    assert event["active"] == pytest.approx(average, rel=0.01)
     assert "Timeout/PgSleep" in pgtare("waits", "diff", a, b).stdout
 
 
@@ -145,14 +170,18 @@ def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: 
     assert "no extension wait_event_timing" in message
     with session(waits18) as connection:
         captured = "SELECT count(*) FROM pg_stat_wait_event_timing_sessions WHERE capture <> 'off'"
-        everywhere = one(connection, captured)
+        uncaptured = (
+            "SELECT pid FROM pg_stat_wait_event_timing_sessions WHERE capture = 'off' ORDER BY pid"
+        )
+        before = set(rows(connection, uncaptured))
         connection.execute("ALTER SYSTEM SET wait_event_timing.capture = off")
         connection.execute("SELECT pg_reload_conf()")
         eventually(lambda: one(connection, captured) == 0)
         message = refused("waits", "top", *on)
         connection.execute("ALTER SYSTEM RESET wait_event_timing.capture")
         connection.execute("SELECT pg_reload_conf()")
-        eventually(lambda: one(connection, captured) == everywhere)
+        # not by their number: sessions of earlier tests may end meanwhile
+        eventually(lambda: before.issuperset(rows(connection, uncaptured)))
     assert message.startswith("pgtare: wait_event_timing.capture is off in every process")
     assert "ALTER SYSTEM SET wait_event_timing.capture = 'stats'; SELECT pg_reload" in message
     assert "cannot connect" in refused("waits", "top", "--dsn", "host=/nowhere", status=1)

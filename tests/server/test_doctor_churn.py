@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,6 +13,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.doctor_servers import doctor
 from tests.loads import repeating
+from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -95,10 +97,18 @@ def test_what_churns_is_named(
 ) -> None:
     with churned.connect() as conn:
         conn.execute("SELECT pg_stat_statements_reset()")
-    with repeating(churned.dsn(), 2, work()):
+    quiet = churned.binaries.major >= _BY_NAME and work in (_anew, _customers)
+
+    def looked() -> dict[str, Any] | None:
+        """On a busy machine the load may do too little in one interval."""
         report = doctor(churned.dsn())
-    if churned.binaries.major >= _BY_NAME and work in (_anew, _customers):
-        assert report["findings"] == []
+        return report if quiet or any(f["kind"] == "churn" for f in report["findings"]) else None
+
+    with repeating(churned.dsn(), 2, work()):
+        report = eventually(looked)
+    if quiet:
+        # what sessions are busy with, at most
+        assert {f["level"] for f in report["findings"]} <= {"info"}
         return
     evictions = report["findings"][0]
     assert evictions["kind"] == "evictions"

@@ -19,7 +19,7 @@ from tests.sessions import Connection, bare_session, session
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),  # under valgrind all takes 50 times as long, and more if it is busy
     pytest.mark.skipif(VALGRIND is None, reason="needs valgrind, to count instructions"),
 ]
 

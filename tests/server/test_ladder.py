@@ -36,13 +36,14 @@ from tests.commands import (
 from tests.json_documents import documents
 from tests.ladder_studies import STUDY, backend_below, finish, wait_while_running, write
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+# the first test has the study run, which takes half a minute, or minutes on a busy machine
+pytestmark = [pytest.mark.server, pytest.mark.timeout(500)]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, wheel: Binaries) -> Path:
     """A quick study, run to its end; its output is in a file next to it."""
-    return finish(write(tmp_path_factory.mktemp("ladder")))
+    return finish(write(tmp_path_factory.mktemp("ladder")), timeout=400)
 
 
 def test_a_quick_study_gives_table_page_and_json(finished: Path) -> None:

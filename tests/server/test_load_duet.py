@@ -89,6 +89,7 @@ def test_order_is_the_seed_s_and_balanced(
 def test_clusters_get_the_same_values_in_a_cycle(
     driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path, protocol: str
 ) -> None:
+    """For so long that there are some cycles on a busy machine, too."""
     text = """
 \\set x random(-5, 4000000000 * :scale)
 BEGIN;
@@ -101,7 +102,7 @@ END;
         driver,
         targets,
         script(text, protocol=protocol, clients=2),
-        Length(0.4),
+        Length(1.5),
         tmp_path / "r",
         variables={"scale": 3},
     )
@@ -141,16 +142,16 @@ def test_a_known_delay_is_recovered(
 ) -> None:
     """2 ms more sleep, set for the session, in one of the clusters.
 
-    Means of the fastest fifth, which a busy machine leaves alone.
+    Means of the fastest tenth, which a busy machine leaves alone.
     """
     targets = [pair[0].dsn(options="-c duet.ms=1"), pair[1].dsn(options="-c duet.ms=3")]
     spec = script("SELECT pg_sleep(current_setting('duet.ms')::float8 / 1000);")
-    run = run_duet(driver, targets, spec, Length(0.8, warmup_s=0.2), tmp_path / "r")
+    run = run_duet(driver, targets, spec, Length(2.0, warmup_s=0.2), tmp_path / "r")
     assert run.whole
 
     def fastest(cluster: int) -> float:
         values = np.sort(latencies_us(run.records, cluster))
-        return float(values[: max(1, len(values) // 5)].mean())
+        return float(values[: max(1, len(values) // 10)].mean())
 
     assert fastest(1) - fastest(0) == pytest.approx(2000, rel=0.15)
 
@@ -158,12 +159,12 @@ def test_a_known_delay_is_recovered(
 def test_the_warm_up_is_recorded_but_not_measured(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:
-    """Records are kept as columns."""
-    run = run_duet(driver, targets, script(SELECT_1), Length(0.2, warmup_s=0.2), tmp_path / "r")
+    """Records are kept as columns. On a busy machine nothing may begin for half a second."""
+    run = run_duet(driver, targets, script(SELECT_1), Length(1.0, warmup_s=1.0), tmp_path / "r")
     rows = run.records.rows
     started = rows["scheduled_ns"][rows["turn"] == 0]  # a cycle that has begun is ended
-    assert started.min() < 200_000_000 < started.max() < 420_000_000
-    assert run.records.measured["scheduled_ns"].min() >= 200_000_000
+    assert started.min() < 1_000_000_000 < started.max() < 2_020_000_000
+    assert run.records.measured["scheduled_ns"].min() >= 1_000_000_000
     npz.write(tmp_path / "r.npz", run.records.columns())
     columns = np.load(tmp_path / "r.npz")
     assert np.array_equal(columns["latency_ns"], run.records.rows["latency_ns"])

@@ -22,20 +22,35 @@ from pgtare.postgres.load.duet_records import Outcome, read_records
 from tests.duet_runs import SELECT_1, SHORT, assert_nothing_lost, backend_of, signal_driver
 from tests.hostile_server import message
 from tests.loads import during
-from tests.servers import crash
-from tests.sessions import eventually
+from tests.servers import crash, reachable
+from tests.sessions import eventually, one
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
+
+#: The sessions of runs.
+LOADS = "FROM pg_stat_activity WHERE application_name LIKE 'pgtare-load-%'"
+
+
+def until_a_block_is_written(output: Path) -> None:
+    """Of 8,192 records: how long that takes depends on what else the machine does."""
+    eventually(lambda: output.exists() and output.stat().st_size > 100_000)
 
 
 def test_a_stop_keeps_what_was_measured(
     driver: Path, targets: Any, script: Any, tmp_path: Path
 ) -> None:
-    output, began = tmp_path / "r", time.monotonic()
-    with during(lambda: signal_driver(output, signal.SIGINT, 0.6)):
-        run = run_duet(driver, targets, script(SELECT_1), Length(30), output)
+    output = tmp_path / "r"
+    stopped_s: list[float] = []
+
+    def stop() -> None:
+        until_a_block_is_written(output)
+        stopped_s.append(time.monotonic())
+        signal_driver(output, signal.SIGINT)
+
+    with during(stop):
+        run = run_duet(driver, targets, script(SELECT_1), Length(120), output)
     assert (run.ended, run.failure) == ("signal", None)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - stopped_s[0] < 60  # long before its end
     assert_nothing_lost(run.records)
     assert len(run.records.rows) > 1000
     assert output.stat().st_mode & 0o777 == 0o600
@@ -72,19 +87,24 @@ def test_ctrl_c_in_the_caller_ends_the_driver_and_leaves_its_records(
 ) -> None:
     """Fewer of them than fit a block, so that only the driver itself can have written them."""
 
+    output = tmp_path / "r"
+
     def interrupt() -> None:
-        backend_of(pair[0])
+        eventually(output.exists)  # it is made once all sessions are there
+        with pair[0].connect() as connection:
+            asleep = f"SELECT count(*) {LOADS} AND wait_event = 'PgSleep'"
+            eventually(lambda: one(connection, asleep))
         time.sleep(0.9)
         os.kill(os.getpid(), signal.SIGINT)
 
     with during(interrupt), pytest.raises(KeyboardInterrupt):
-        run_duet(driver, targets, script("SELECT pg_sleep(0.005);"), Length(30), tmp_path / "r")
-    left = "SELECT FROM pg_stat_activity WHERE application_name LIKE 'pgtare-load-%'"
+        run_duet(driver, targets, script("SELECT pg_sleep(0.005);"), Length(30), output)
     with pair[0].connect(autocommit=True) as connection:
-        eventually(lambda: not connection.execute(left).fetchall(), 10)
-    records = read_records(tmp_path / "r")
+        eventually(lambda: one(connection, f"SELECT count(*) {LOADS}") == 0)
+    # the driver ends the sessions once it has written its records
+    records = read_records(output)
     assert_nothing_lost(records)
-    assert 0 < len(records.rows) < 2000
+    assert 0 < len(records.rows) < 8192
 
 
 def test_a_killed_driver_leaves_its_whole_blocks(
@@ -93,12 +113,11 @@ def test_a_killed_driver_leaves_its_whole_blocks(
     output = tmp_path / "r"
 
     def kill() -> None:
-        while not output.exists() or output.stat().st_size < 100_000:
-            time.sleep(0.05)
-        signal_driver(output, signal.SIGKILL, 0)
+        until_a_block_is_written(output)
+        signal_driver(output, signal.SIGKILL)
 
     with during(kill):
-        run = run_duet(driver, targets, script(SELECT_1), Length(40), output)
+        run = run_duet(driver, targets, script(SELECT_1), Length(120), output)
     assert run.ended == "failure"
     assert run.failure == "the duet driver was ended by signal 9"
     assert len(run.records.rows) >= 1024
@@ -108,15 +127,21 @@ def test_a_killed_driver_leaves_its_whole_blocks(
 def test_a_crashed_server_ends_the_run_and_says_so(
     driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path
 ) -> None:
-    def fall() -> None:
-        pid = backend_of(pair[1])
-        time.sleep(0.4)
-        crash(pair[1], pid)
+    output = tmp_path / "r"
+    crashed_s: list[float] = []
 
-    started = time.monotonic()
+    def fall() -> None:
+        until_a_block_is_written(output)
+        with pair[1].connect() as connection:
+            # that of an earlier run, which may take a while to end, is not the one
+            eventually(lambda: one(connection, f"SELECT count(*) {LOADS}") == 1)
+        crashed_s.append(time.monotonic())
+        crash(pair[1], backend_of(pair[1]))
+
     with during(fall):
-        run = run_duet(driver, targets, script(SELECT_1, clients=1), Length(30), tmp_path / "r")
-    assert time.monotonic() - started < 10
+        run = run_duet(driver, targets, script(SELECT_1, clients=1), Length(120), output)
+    assert time.monotonic() - crashed_s[0] < 60  # long before its end
+    eventually(lambda: reachable(pair[1]))
     assert run.ended == "failure"
     assert run.failure is not None
     assert run.failure.startswith("the connection to cluster 1 was lost: ")
@@ -187,7 +212,7 @@ def test_an_error_ends_the_run_and_says_so(
         return
     started = time.monotonic()
     run = run_duet(driver, targets, script(text, protocol=protocol), Length(30), tmp_path / "r")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30  # before its end
     assert run.ended == "failure"
     assert message in str(run.failure)
     wrong = run.records.rows[run.records.rows["outcome"] == Outcome.ERROR]
@@ -204,10 +229,10 @@ SELECT n, pg_sleep(0.002) FROM counter;
 UPDATE counter SET n = n + 1;
 END;
 """
-    run = run_duet(driver, targets, script(text, clients=3), Length(0.6), tmp_path / "r")
+    run = run_duet(driver, targets, script(text, clients=3), Length(1.5), tmp_path / "r")
     assert run.whole, run.failure
     outcomes = run.records.outcomes()
-    assert outcomes["conflict"] > 5
+    assert outcomes["conflict"] > 0  # on a busy machine there are few
     conflicts = run.records.rows[run.records.rows["outcome"] == Outcome.CONFLICT]
     assert set(conflicts["sqlstate"]) == {b"40001"}
     others = run.records.rows[run.records.rows["outcome"] != Outcome.CONFLICT]
@@ -266,11 +291,11 @@ def test_a_full_disk_ends_the_run_and_keeps_what_fitted(
     driver: Path, targets: Any, script: Any, small_disk: Path
 ) -> None:
     began = time.monotonic()
-    run = run_duet(driver, targets, script(SELECT_1), Length(40), small_disk / "r")
+    run = run_duet(driver, targets, script(SELECT_1), Length(120), small_disk / "r")
     assert run.ended == "failure"
     assert "No space left on device" in str(run.failure)
     assert 20_000 < len(run.records.rows) < 30_000
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120  # before its end
 
 
 def test_a_disk_that_is_full_at_the_start_is_reported(

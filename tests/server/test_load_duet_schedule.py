@@ -23,6 +23,7 @@ from tests.duet_runs import (
     signal_driver,
 )
 from tests.loads import during
+from tests.sessions import eventually, one
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
@@ -83,15 +84,25 @@ def test_of_several_that_are_due_the_first_due_is_sent_first(
     assert overtaken == 0
 
 
+def session_of(output: Path, cluster: Cluster) -> int:
+    """The process of a run's only session; that of an earlier run may take a while to end."""
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgtare-load-%'"
+    eventually(output.exists)  # it is made once all sessions are there
+    with cluster.connect() as connection:
+        eventually(lambda: one(connection, count) == 1)
+    return backend_of(cluster)
+
+
 @pytest.mark.parametrize("rate", [200.0, None])
 def test_a_stalled_server_shows_as_latency(
     driver: Path, targets: Any, pair: list[Cluster], script: Any, tmp_path: Path, rate: float | None
 ) -> None:
     """A backend stopped for 300 ms: who keeps to a schedule sees all that it kept waiting."""
     stopped_s = []
+    output = tmp_path / "r"
 
     def stall() -> None:
-        pid = backend_of(pair[0])
+        pid = session_of(output, pair[0])
         time.sleep(0.5)
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
@@ -100,7 +111,7 @@ def test_a_stalled_server_shows_as_latency(
         os.kill(pid, signal.SIGCONT)
 
     with during(stall):
-        run = run_duet(driver, targets, script(SELECT_1, rate=rate), Length(1.5), tmp_path / "r")
+        run = run_duet(driver, targets, script(SELECT_1, rate=rate), Length(2.5), output)
     assert run.whole
     assert_nothing_lost(run.records)
     stalled, other = (latencies_us(run.records, c) for c in (0, 1))
@@ -142,8 +153,9 @@ def test_threads_and_backends_share_processors(
 
     def look() -> None:
         try:
-            pids = [backend_of(cluster) for cluster in pair]
+            pids = [session_of(output, cluster) for cluster in pair]
             time.sleep(0.2)
+            eventually(lambda: all(len(os.sched_getaffinity(pid)) == 1 for pid in pids), 20)
             seen.extend(os.sched_getaffinity(pid) for pid in pids)
         finally:
             signal_driver(output, signal.SIGINT)

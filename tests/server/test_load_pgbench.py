@@ -104,15 +104,16 @@ def test_the_load_runs_under_its_own_name_until_stopped(
     assert load.pid is None
     assert description["median_tps"] > 0
     assert description["application_name"].startswith("pgtare-load-")
-    eventually(lambda: sessions(conn, load.application_name) == 0, 5)
+    eventually(lambda: sessions(conn, load.application_name) == 0)
     with pytest.raises(MeasurementError, match="not running"):
         load.check()
 
 
 def test_a_rate_is_kept(cluster: Cluster, bench: BenchDatabase) -> None:
-    result = run(cluster.binaries.pgbench, bench.dsn, LoadSpec(clients=2, rate=200.0), 3)
-    # Poisson arrivals: 600 +- 24.5; five standard deviations.
-    assert 470 < result.transactions < 730
+    """As low a rate as a busy machine can keep; without one there would be thousands."""
+    result = run(cluster.binaries.pgbench, bench.dsn, LoadSpec(clients=2, rate=50.0), 4)
+    # Poisson arrivals: 200 +- 14.1; five standard deviations.
+    assert 129 < result.transactions < 271
 
 
 def test_the_log_counts_latency_from_the_scheduled_start(
@@ -191,7 +192,7 @@ def test_lost_connections_are_reported(
             (load.application_name,),
         )
         with pytest.raises(MeasurementError, match=r"gave up a client: .*client"):
-            check_for(load, seconds=5)
+            check_for(load, seconds=60)
 
 
 def test_no_server_is_reported(cluster: Cluster, tmp_path: Path) -> None:
@@ -333,7 +334,9 @@ def test_a_users_counter_can_harm_nothing(
     error: str,
     autocommit: bool,
 ) -> None:
-    monkeypatch.setattr("pgtare.weighing.instruments.counters.STATEMENT_TIMEOUT_MS", 100)
+    # on a busy machine what takes no time may take longer than 0.1 s as well
+    limit_ms = 100 if "pg_sleep" in sql else 60_000
+    monkeypatch.setattr("pgtare.weighing.instruments.counters.STATEMENT_TIMEOUT_MS", limit_ms)
     with cluster.connect(bench.name, autocommit=autocommit) as conn:
         found = snapshot(conn, [counter(sql)])[sql]
         assert found.value is None

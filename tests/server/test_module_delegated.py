@@ -1,7 +1,6 @@
 """What a role that is no superuser can do with a trial, with just the documented grants."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ from pgtare.postgres.modules import loadable
 from pgtare.postgres.own_session import connect
 from pgtare.weighing.trials import Trials
 from tests.commands import words
+from tests.loads import during
 from tests.sessions import Connection, bare_session, eventually, one
 from tests.trials import MARKED, MARKER, refusal, start, trial
 
@@ -215,27 +215,31 @@ def test_delays_are_short(weigher: Connection, ns: int, accepted: bool) -> None:
 @pytest.mark.parametrize("function", ["pg_terminate_backend", "pg_cancel_backend"])
 def test_injected_delay_ends_with_an_interrupt(server: Cluster, function: str) -> None:
     """A superuser's too, of a second for each transaction."""
-    with (
-        trial(server, inject_ns=[10**9, 10**9]),
-        contextlib.suppress(psycopg.OperationalError),
-        bare_session(server) as client,
-        bare_session(server, application_name="pgtare") as operator,
-    ):
+
+    def took_s() -> float:
+        """How long a transaction takes that is interrupted after 0.3 s."""
         took: list[float] = []
+        with (
+            contextlib.suppress(psycopg.OperationalError),
+            bare_session(server) as client,
+            bare_session(server, application_name="pgtare") as operator,
+        ):
 
-        def work() -> None:
-            began = time.monotonic()
-            with contextlib.suppress(psycopg.Error):
-                client.execute("SELECT 1")
-            took.append(time.monotonic() - began)
+            def work() -> None:
+                began = time.monotonic()
+                with contextlib.suppress(psycopg.Error):
+                    client.execute("SELECT 1")
+                took.append(time.monotonic() - began)
 
-        client.execute("SELECT 1")  # a second
-        thread = threading.Thread(target=work)
-        thread.start()
-        time.sleep(0.3)
-        assert one(operator, f"SELECT {function}(%s)", client.info.backend_pid) is True
-        thread.join(5)
-        assert 0.3 <= took[0] < 0.95  # of a second
+            client.execute("SELECT 1")  # a second
+            with during(work):
+                time.sleep(0.3)
+                assert one(operator, f"SELECT {function}(%s)", client.info.backend_pid) is True
+        return took[0]
+
+    with trial(server, inject_ns=[10**9, 10**9]):
+        # a busy machine is late at times; no delay that goes on to its end is ever so short
+        eventually(lambda: 0.2 <= took_s() < 0.95, 30)
 
 
 # Trials of others

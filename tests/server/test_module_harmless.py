@@ -110,7 +110,7 @@ def test_notifications_reach_an_idle_session(lively: Cluster, client: Connection
     with bare_session(lively) as sender:
         sender.execute("NOTIFY news, 'one'")
         sender.execute("NOTIFY news, 'two'")
-    got = [n.payload for n in client.notifies(timeout=5, stop_after=2)]
+    got = [n.payload for n in client.notifies(timeout=60, stop_after=2)]
     assert got == ["one", "two"]
 
 

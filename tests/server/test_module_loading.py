@@ -127,7 +127,8 @@ def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
 @SESSIONS_LOAD_MODULES
 def test_sessions_that_end_in_a_trial_do_no_harm(bare18: Cluster) -> None:
     """Their dynamic memory is gone before the last of their exit callbacks runs."""
-    with trial(bare18, sessions=8) as running:
+    # a busy machine takes a while for so many connections
+    with trial(bare18, sessions=8, seconds=150.0) as running:
         for i in range(100):
             with bare_session(bare18, options="-c session_preload_libraries=pgtare") as client:
                 client.execute("SELECT 1")
@@ -336,4 +337,4 @@ def test_stop_of_the_server_waits_for_nothing(wheel: Binaries) -> None:
         client.execute("SELECT 1")
         start = time.monotonic()
         assert cluster.stop() == "fast"
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 50  # the trial lasts for 60 s

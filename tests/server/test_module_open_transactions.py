@@ -65,7 +65,7 @@ def test_transaction_under_way_at_the_end_of_the_trial(server: Cluster) -> None:
             client.execute("SELECT 1")
         running.observed(client, 4)
         began = time.monotonic()
-        with under_way(client, "SELECT pg_sleep(20)"):
+        with under_way(client, "SELECT pg_sleep(60)"):
             asleep(server, client)
             time.sleep(0.3)
             assert len(opened(running, client)) == 4  # not while the trial runs
@@ -103,7 +103,8 @@ def test_an_open_unit_carries_its_place_in_the_block(server: Cluster) -> None:
 
 @pytest.mark.parametrize("deadline", [False, True])
 def test_idle_in_transaction_at_the_end_of_the_trial(server: Cluster, deadline: bool) -> None:
-    seconds = 2.5 if deadline else 60.0
+    # long enough for a busy machine to begin the transaction in it
+    seconds = 10.0 if deadline else 60.0
     with trial(server, seconds=seconds) as running, bare_session(server) as client:
         took_s = executed_s(client, "BEGIN") + executed_s(client, "SELECT pg_sleep(0.2)")
         time.sleep(0.6)
@@ -150,7 +151,7 @@ def test_session_that_ends_in_a_transaction(server: Cluster, how: str) -> None:
         pid = client.info.backend_pid
         if how == "terminated":
             with bare_session(server, application_name="pgtare") as operator:
-                assert one(operator, "SELECT pg_terminate_backend(%s, 5000)", pid) is True
+                assert one(operator, "SELECT pg_terminate_backend(%s, 60000)", pid) is True
         elif how == "disconnected":
             with socket.socket(fileno=client.fileno()) as raw:
                 raw.shutdown(socket.SHUT_RDWR)
@@ -170,10 +171,10 @@ def test_session_that_ends_in_a_transaction(server: Cluster, how: str) -> None:
 def test_statement_under_way_when_its_session_is_terminated(server: Cluster) -> None:
     with trial(server) as running, doomed(server) as client:
         pid = client.info.backend_pid
-        with under_way(client, "SELECT pg_sleep(20)"):
+        with under_way(client, "SELECT pg_sleep(60)"):
             asleep(server, client)
             with bare_session(server, application_name="pgtare") as operator:
-                assert one(operator, "SELECT pg_terminate_backend(%s, 5000)", pid) is True
+                assert one(operator, "SELECT pg_terminate_backend(%s, 60000)", pid) is True
         eventually(lambda: len(running.drained()) == 1)
         (row,) = running.drained()
         assert row["flags"] & UnitFlag.OPEN

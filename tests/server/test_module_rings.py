@@ -70,9 +70,12 @@ def test_full_ring_keeps_the_oldest_and_counts_what_it_loses(small: Cluster) -> 
         # it goes on, and does not slow the session down when it is full
         burst(client, 5)
         assert list(running.observed(client, SMALL_RING + 5)["unit"][-5:]) == [*range(100, 105)]
-        start = time.monotonic()
-        burst(client, 1000)
-        assert time.monotonic() - start < 5
+        took_s = []
+        for _ in range(3):  # the server may be kept from the processor in one of them
+            start = time.monotonic()
+            burst(client, 1000)
+            took_s.append(time.monotonic() - start)
+        assert min(took_s) < 5
     with trial(small, sessions=1024) as running:  # its counters begin anew
         status = running.trials.status()
     assert (status.sessions, status.observations, status.lost) == (0, 0, 0)
@@ -176,7 +179,8 @@ def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
 
 def test_idle_sessions_that_never_woke_are_no_burden(small: Cluster) -> None:
     """Of 300 idle sessions of an old trial, each gets its settings back when it next asks."""
-    with trial(small, [{MARKER: "1111kB"}] * 2, sessions=400) as running:
+    # a busy machine takes a while for so many connections
+    with trial(small, [{MARKER: "1111kB"}] * 2, sessions=400, seconds=150.0) as running:
         idle = [bare_session(small) for _ in range(300)]
         opened = [manager.__enter__() for manager in idle]
         eventually(lambda: running.trials.status().sessions_now == 300)

@@ -17,7 +17,7 @@ from pgtare.postgres.module_setup import remaining_steps
 from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.instruments.requirements import availability, read_facts
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 
 def test_a_path_with_a_comma_stays_one_library(wheel: Binaries, open_directory: Path) -> None:

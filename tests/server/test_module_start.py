@@ -144,7 +144,8 @@ def test_largest_trial_starts_and_runs(server: Cluster, operator: Connection) ->
 
 
 def test_null_population_means_everybody(server: Cluster, operator: Connection) -> None:
-    start(operator, database=None, role=None, application=None, participation=None)
+    nobody = dict.fromkeys(("database", "role", "application", "participation"))
+    start(operator, **nobody)
     with bare_session(server, dbname="template1") as client:
         client.execute("SELECT 1")
         assert one(operator, "SELECT sessions FROM pgtare.trial_status()") == 1

@@ -134,18 +134,20 @@ def test_the_ring_of_a_session_is_kept_while_it_writes(
     recording: Recording, admin: Connection
 ) -> None:
     """It holds up another, and does not wait: its trace is whole up to some moment."""
-    stop = threading.Event()
+    stop, done = threading.Event(), 0
     with client(recording) as busy, client(recording, keep_lock_wait=50) as waiting:
 
         def work() -> None:
+            nonlocal done
             busy.execute("SELECT pg_advisory_lock(7)")
             while not stop.is_set():
                 busy.execute("SELECT 'busy', %s::int", (1,), prepare=True)
+                done += 1
             busy.execute("SELECT pg_advisory_unlock(7)")
 
         worker = threading.Thread(target=work)
         worker.start()
-        eventually(lambda: one(admin, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
+        eventually(lambda: done > 50)
         waiter = threading.Thread(target=waiting.execute, args=("SELECT pg_advisory_lock(7)",))
         try:
             waiter.start()

@@ -12,7 +12,7 @@ from bench import row_loads, row_truth
 from bench.row_loads import HASHED, NESTED, PARALLEL, TRUTHS, Connection, found_in, root_of, run
 
 from pgtare.postgres.binaries import Binaries
-from tests.sessions import one
+from tests.sessions import executed_s, one
 from tests.trace_records import traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -244,13 +244,14 @@ def test_cursor_counts_no_time_between_fetches(connection: Connection) -> None:
         connection.execute("SET LOCAL sql_trace.level = 1")
         connection.execute("SET LOCAL sql_trace.rowsource_sampling = 128")
         connection.execute("DECLARE c CURSOR FOR SELECT i FROM many")
-        connection.execute("FETCH 3000 FROM c")
+        fetched_s = executed_s(connection, "FETCH 3000 FROM c")
         connection.execute("SELECT pg_sleep(0.2)")
-        connection.execute("FETCH 3000 FROM c")
+        fetched_s += executed_s(connection, "FETCH 3000 FROM c")
         connection.execute("CLOSE c")
     scan = root_of(row_loads.row_sources(connection))
     assert scan.calls == scan.rows == 6000
-    assert scan.high < 150
+    # a fetch may be kept from the processor for a while
+    assert scan.high < 150 + 1000 * fetched_s
 
 
 @pytest.mark.parametrize("every", [1, 128])

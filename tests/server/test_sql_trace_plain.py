@@ -176,7 +176,7 @@ def test_open_plain_request(tracer: Cluster, tables: Connection) -> None:
     """A reader finds the values and the bind of one that runs."""
     locked = b"SELECT pg_advisory_xact_lock(%s)"
     with session(tracer) as client, session(tracer) as other, ThreadPoolExecutor() as thread:
-        client.execute("SET plan_cache_mode = force_generic_plan; SET lock_timeout = '20s'")
+        client.execute("SET plan_cache_mode = force_generic_plan; SET lock_timeout = '100s'")
         client.execute("SET sql_trace.level = 4")
         for _ in range(3):
             client.execute(locked, (1,), prepare=True)

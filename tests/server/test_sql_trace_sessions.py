@@ -11,9 +11,10 @@ import pytest
 
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
+from tests.loads import during
 from tests.process_limits import limit_files, limit_memory
 from tests.servers import crash, tracing
-from tests.sessions import Connection, eventually, one, rows, session
+from tests.sessions import Connection, eventually, one, rows, session, until_it_waits
 from tests.trace_records import ABORTED, FAILED, Trace, drain, trace_of, traced
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -323,8 +324,13 @@ def test_temporary_tables_of_a_terminated_session(tracer: Cluster, onlooker: Con
         pid = client.info.backend_pid
         client.execute("CREATE TEMP TABLE mine (x int)")
         traced(onlooker, client, "SELECT 1")
-        threading.Timer(0.3, one, (onlooker, "SELECT pg_terminate_backend(%s)", pid)).start()
-        with pytest.raises(psycopg.Error):
+
+        def kill() -> None:
+            until_it_waits(onlooker, client, "Timeout")
+            time.sleep(0.3)
+            one(onlooker, "SELECT pg_terminate_backend(%s)", pid)
+
+        with during(kill), pytest.raises(psycopg.Error):
             client.execute("SELECT 'killed', pg_sleep(60)")
     eventually(lambda: seen(onlooker, pid)["ended"])
     trace = trace_of(onlooker, pid)

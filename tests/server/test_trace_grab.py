@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from pgtare.observing.trace.file.disk_limits import Limits
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process
+from tests.loads import during
 from tests.sessions import Connection, executed_s, session, until_it_waits
 from tests.trace_records import call_texts
 
@@ -69,12 +71,13 @@ def test_a_ring_that_ran_over_reaches_back_to_its_oldest_record(
     begun = time.monotonic()
     for i in range(3000):
         armed.execute("SELECT 'no ' || %s::int", (i,), prepare=True)
-    spent = time.monotonic() - begun
     time.sleep(0.5)
+    spent = time.monotonic() - begun
     taken = grab(tracer, tmp_path / "g", Target(pids=frozenset({armed.info.backend_pid})))
+    grab_s = time.monotonic() - begun - spent
     known = reach(taken, armed)
     assert not known.whole
-    assert 0.5 <= known.reach_s < 0.5 + spent + 1
+    assert 0.5 <= known.reach_s <= spent + grab_s
     assert taken.lost_bytes == 0  # nothing was lost that could have been read
     loaded = load(tmp_path / "g")
     book = ledger(loaded)
@@ -84,7 +87,7 @@ def test_a_ring_that_ran_over_reaches_back_to_its_oldest_record(
     (process,) = [p for p in book.processes if p.leader_pid is None]
     assert not (process.missing[:, 1] > process.begin).any()
     # up to now: the session waits for its client
-    assert (process.end - process.begin) / 1e9 == pytest.approx(known.reach_s, abs=0.3)
+    assert (process.end - process.begin) / 1e9 == pytest.approx(known.reach_s, abs=0.3 + grab_s)
     assert any("reach back" in note for note in loaded.notes())
 
 
@@ -106,10 +109,19 @@ def test_waits_that_reach_back_less_far_than_calls_are_counted_as_lost(
 def test_only_the_last_seconds(tracer: Cluster, armed: Connection, tmp_path: Path) -> None:
     armed.execute("SELECT 'long ago'")
     time.sleep(4)
-    armed.execute("SELECT 'just now'")
+    stop = threading.Event()
+
+    def work() -> None:
+        """Also while a busy machine takes its time for the command."""
+        armed.execute("SELECT 'just now'")
+        while not stop.wait(0.1):
+            armed.execute("SELECT 'just now'")
+
     place = ("trace", "grab", tmp_path / "g", "--dsn", tracer.dsn(), "--reserve", "0")
     pid = str(armed.info.backend_pid)
-    done = in_process(*place, "--last", "3s", "--pid", pid)
+    with during(work):
+        done = in_process(*place, "--last", "3s", "--pid", pid)
+        stop.set()
     said = rf"^process {pid} \(postgres, shop\): the last [\d.,]+ m?s$"
     assert re.search(said, done.stdout, re.M)
     found = call_texts(ledger(load(tmp_path / "g")))
@@ -125,6 +137,7 @@ def test_a_request_that_is_open(
     armed.pgconn.send_query(b"SELECT 'open', pg_sleep(60)")
     until_it_waits(onlooker, armed, "Timeout")
     time.sleep(1.5)
+    asked_s = time.monotonic() - began
     taken = grab(tracer, tmp_path / "g", Target(application="shop"), last_s=1)
     grabbed_s = time.monotonic() - began
     armed.cancel()
@@ -138,7 +151,8 @@ def test_a_request_that_is_open(
     assert 1.4 <= asleep.total_ns / 1e9 <= grabbed_s
     (stuck,) = [line for line in profile(book, "statement").lines if "pg_sleep" in line.name]
     assert stuck.total_ns >= asleep.total_ns
-    assert profile(book).total_ns == pytest.approx(1e9 * reach(taken, armed).reach_s, rel=0.2)
+    apart_ns = 1e9 * (0.3 + grabbed_s - asked_s)
+    assert profile(book).total_ns == pytest.approx(1e9 * reach(taken, armed).reach_s, abs=apart_ns)
 
 
 def test_a_session_without_waits_is_said_to_be_one(tracer: Cluster, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import failed, in_process
 from tests.json_documents import documents
+from tests.loads import during
 from tests.preloaded import preloaded
 from tests.servers import tracing
 from tests.sessions import Connection, eventually, executed_s, one, rows, session, until_it_waits
@@ -87,8 +88,8 @@ def provoke(client: Connection, query: str) -> None:
 
 
 def test_the_agent_lists_what_was_kept_once(keeping: Cluster, admin: Connection) -> None:
-    with traced(keeping, keep_slower_than=50) as client:
-        client.execute("SELECT pg_sleep(0.06), 'a secret'")
+    with traced(keeping, keep_slower_than=300) as client:
+        client.execute("SELECT pg_sleep(0.35), 'a secret'")
         pid = client.info.backend_pid
     for role, member in (("kept_watcher", " IN ROLE pg_monitor"), ("kept_stranger", "")):
         admin.execute(f"CREATE ROLE {role} LOGIN{member}".encode())
@@ -118,15 +119,18 @@ def test_the_agent_lists_what_was_kept_once(keeping: Cluster, admin: Connection)
 
 
 def test_one_slow_statement_among_many(keeping: Cluster, admin: Connection, tmp_path: Path) -> None:
-    with traced(keeping, keep_slower_than=200) as client:
+    with traced(keeping) as client:
         for i in range(1500):
             client.execute("SELECT 'no ' || %s::int", (i,), prepare=True)
+        # not before: one of so many may be slow where the machine is busy
+        client.execute("SET sql_trace.keep_slower_than = 200")
         took_s = executed_s(client, "SELECT pg_sleep(0.25)")
         client.execute("SELECT 'what came after'")
         (found,) = kept(keeping)
         assert found["pid"] == client.info.backend_pid
     assert (found["cause"], found["application"], found["file"]) == ("request", "shop", None)
-    assert 250 <= float(found["detail"].removesuffix(" ms")) < 2000
+    # the session may be late to look at the clock when it has answered
+    assert 250 <= milliseconds(found) <= 1000 * took_s + 500
     assert found["query_id"] is not None
     # the session has ended, and what it did before is still there
     trace = take(keeping, found["id"], tmp_path / "slow.pgtrace")
@@ -147,7 +151,7 @@ def test_one_slow_statement_among_many(keeping: Cluster, admin: Connection, tmp_
 def test_a_kept_trace_is_shown(keeping: Cluster, admin: Connection) -> None:
     with traced(keeping, keep_slower_than=200) as client:
         client.execute("SELECT 'what came before'")
-        client.execute("SELECT 'x', pg_sleep(0.25)")
+        took_s = executed_s(client, "SELECT 'x', pg_sleep(0.25)")
         (found,) = kept(keeping)
         where = ("trace", "kept", str(found["id"]), "--dsn", keeping.dsn())
         shown = in_process(*where).stdout
@@ -159,7 +163,7 @@ def test_a_kept_trace_is_shown(keeping: Cluster, admin: Connection) -> None:
     jsonschema.validate(document, documents()["pgtare.trace.incident/1"].schema)
     (first, *_) = document["session"]["time"]
     assert first["name"] == "Timeout/PgSleep"
-    assert 0.25e9 <= first["total_ns"] <= 2e9
+    assert 0.25 <= first["total_ns"] / 1e9 <= took_s + 0.01
     assert document["others"] == []
 
 
@@ -171,15 +175,17 @@ def test_waits_while_a_statement_is_parsed(keeping: Cluster, admin: Connection) 
             client.execute("SELECT pg_sleep(0.2)")  # not a wait for a lock
             holder.execute("BEGIN; LOCK TABLE queue")
             waiter = threading.Thread(target=client.execute, args=("SELECT * FROM queue",))
+            began = time.monotonic()
             waiter.start()
             until_it_waits(admin, client, "Lock")
             time.sleep(0.3)
             holder.execute("ROLLBACK")
             waiter.join()
+            waited_s = time.monotonic() - began
             client.execute("SELECT 1")
             (found,) = kept(keeping)
         assert found["cause"] == "lock_wait"
-        assert 150 <= float(found["detail"].removesuffix(" ms")) < 2000
+        assert 150 <= milliseconds(found) <= 1000 * waited_s + 100
     finally:
         admin.execute("DROP TABLE queue")
 
@@ -289,6 +295,9 @@ def test_statements_in_turn_are_all_remembered(keeping: Cluster, admin: Connecti
     shapes = [f"SELECT pg_sleep({{}}){', 1' * i}" for i in range(16)]
     with traced(keeping, keep_slower_than_usual=10) as client:
         for pause in [0.0] * 32 + [0.1]:
+            if pause:  # what the machine held up is not to take the places of these
+                client.execute("SELECT 1")
+                forget_all(admin)
             for shape in shapes:
                 client.execute(shape.format(pause).encode())
         client.execute("SELECT 1")
@@ -443,9 +452,13 @@ def test_session_that_is_terminated(keeping: Cluster, admin: Connection, tmp_pat
     with traced(keeping, keep_sqlstates="57P01") as client:
         client.execute("SELECT 'the last but one'")
         pid = client.info.backend_pid
-        threading.Timer(0.2, admin.execute, args=(f"SELECT pg_terminate_backend({pid})",)).start()
-        with pytest.raises(psycopg.errors.AdminShutdown):
-            client.execute("SELECT pg_sleep(5)")
+
+        def end() -> None:
+            until_it_waits(admin, client, "Timeout")
+            admin.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+        with during(end), pytest.raises(psycopg.errors.AdminShutdown):
+            client.execute("SELECT pg_sleep(60)")
     (found,) = eventually(lambda: kept(keeping))
     assert (found["pid"], found["detail"]) == (pid, "57P01")
     held = "SELECT count(*) FROM sql_trace_sessions() WHERE ended IS NOT NULL AND pid = %s"
@@ -537,8 +550,8 @@ def test_doctor_reports_what_is_kept(keeping: Cluster, admin: Connection) -> Non
 
 def test_kept_traces_are_written(filing: tuple[Cluster, Path], tmp_path: Path) -> None:
     cluster, directory = filing
-    with traced(cluster, keep_slower_than=100) as client:
-        client.execute("SELECT pg_sleep(0.12)")
+    with traced(cluster, keep_slower_than=500) as client:
+        client.execute("SELECT pg_sleep(0.6)")
     path = eventually(lambda: next(directory.glob("kept-*.pgtrace"), None))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
@@ -551,7 +564,7 @@ def test_kept_traces_are_written(filing: tuple[Cluster, Path], tmp_path: Path) -
     assert listed["bytes"] == path.stat().st_size
     trace = load(path)
     assert not trace.damages
-    assert call_texts(ledger(trace))[-1] == "SELECT pg_sleep(0.12)"
+    assert call_texts(ledger(trace))[-1] == "SELECT pg_sleep(0.6)"
     take(cluster, found["id"], tmp_path / "one.pgtrace")
     assert (tmp_path / "one.pgtrace").read_bytes() == path.read_bytes()
 
@@ -573,6 +586,7 @@ def test_blockers_are_kept_with_who_waits(filing: tuple[Cluster, Path]) -> None:
         blocker.execute("COMMIT")
         waiter.join()
         eventually(lambda: kept(cluster)[-1]["cause"] == "lock_wait")
+        eventually(lambda: kept(cluster)[-2]["file"])
         held, waited = kept(cluster)[-2:]
         assert (held["pid"], waited["pid"]) == (
             blocker.info.backend_pid,
@@ -667,7 +681,7 @@ def test_all_that_wait_for_one_session_are_one_incident(filing: tuple[Cluster, P
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         with session(cluster) as looker:
             eventually(lambda: one(looker, waiting) == 3)
-        time.sleep(1.2)  # the keeper's next look
+        time.sleep(3)  # the keeper's next look, which may be late
         holder.execute("COMMIT")
         for thread in threads:
             thread.join()

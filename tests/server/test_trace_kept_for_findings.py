@@ -103,7 +103,7 @@ def test_who_was_granted_it_has_traces_kept_and_disturbs_nobody(
         asker.execute("BEGIN READ ONLY")
         held, waited, other, stranger = ask(asker, pids, "lock:4711@1764315426")
         asker.execute("COMMIT")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30  # for a lock it would wait for ever
         assert (held[0], waited[0]) == (pid_of(holder), pid_of(waiter))
         assert held[3] == waited[3] is not None
         assert held[4] is waited[4] is None
@@ -165,7 +165,7 @@ def test_findings_have_a_number_of_their_own(
     cluster, _ = filing
     configure(cluster, keep_findings=3, keep_most=2)
     try:
-        with traced(cluster) as client, traced(cluster, keep_slower_than=50) as slow:
+        with traced(cluster) as client, traced(cluster, keep_slower_than=200) as slow:
             assert eventually(lambda: one(admin, "SHOW sql_trace.keep_findings") == "3")
             found = [ask(admin, [pid_of(client)])[0] for _ in range(4)]
             assert [row[4] for row in found] == [
@@ -173,7 +173,7 @@ def test_findings_have_a_number_of_their_own(
                 "sql_trace.keep_findings allows no more in this hour",
             ]
             assert eventually(lambda: written(admin, found[:3]))
-            slow.execute("SELECT pg_sleep(0.06)")
+            slow.execute("SELECT pg_sleep(0.25)")
             slow.execute("SELECT 1")
             causes = "SELECT cause FROM sql_trace_kept() ORDER BY id"
             assert [cause for (cause,) in rows(admin, causes)] == [*3 * ["finding"], "request"]
@@ -193,9 +193,9 @@ def test_findings_push_no_other_files_out(filing: tuple[Cluster, Path], admin: C
         path.unlink()
     configure(cluster, keep_files=4)
     try:
-        with traced(cluster) as client, traced(cluster, keep_slower_than=50) as slow:
+        with traced(cluster) as client, traced(cluster, keep_slower_than=200) as slow:
             for n in range(6):
-                slow.execute(f"SELECT pg_sleep(0.06), {n * 'x, '}1 FROM (SELECT 1 AS x) t".encode())
+                slow.execute(f"SELECT pg_sleep(0.25), {n * 'x, '}1 FROM (SELECT 1 AS x) t".encode())
             assert eventually(lambda: len(rows(admin, "SELECT 1 FROM sql_trace_kept()")) == 6)
             in_files = "SELECT count(file) FROM sql_trace_kept()"
             assert eventually(lambda: one(admin, in_files) == 6)
@@ -207,7 +207,7 @@ def test_findings_push_no_other_files_out(filing: tuple[Cluster, Path], admin: C
                 found += ask(admin, [pid_of(client)])
                 assert eventually(functools.partial(written, admin, found))
             assert files(directory) == others | {found[-1][2]}
-            slow.execute("SELECT pg_sleep(0.06), 'one more'")
+            slow.execute("SELECT pg_sleep(0.25), 'one more'")
             assert eventually(lambda: one(admin, in_files) == 10)
             left = files(directory)
             assert found[-1][2] in left
@@ -245,11 +245,13 @@ def test_no_file_is_promised_that_cannot_be_written(
     cluster, directory = filing
     with traced(cluster) as client:
         asked = functools.partial(ask, admin, [pid_of(client)])
+        before = len(cluster.log_path.read_text())
         directory.chmod(0o777)
         try:
             cluster.reload()
+            eventually(lambda: "writes no traces to" in cluster.log_path.read_text()[before:])
             cannot = "nothing can be written to sql_trace.keep_directory now"
-            assert eventually(lambda: asked()[0][4] == cannot, 5)
+            assert eventually(lambda: asked()[0][4] == cannot)
             unwritten = "SELECT FROM sql_trace_kept() WHERE file IS NULL"
             assert eventually(lambda: not rows(admin, unwritten))
         finally:

@@ -121,7 +121,7 @@ def test_patterns_and_levels_of_the_configuration(tracer: Cluster, onlooker: Con
         onlooker.execute("ALTER SYSTEM SET sql_trace.level = 1")
         onlooker.execute("SELECT pg_reload_conf()")
         want = {("sql_trace.application", "shop*=12"), ("sql_trace.level", "1")}
-        eventually(lambda: want <= {(s.name, s.value) for s in status(tracer).settings}, 20)
+        eventually(lambda: want <= {(s.name, s.value) for s in status(tracer).settings})
         done = in_process("trace", "stop", "--dsn", tracer.dsn())
         assert "ALTER SYSTEM SET sql_trace.application = '';" in done.stdout
         assert "ALTER SYSTEM SET sql_trace.level = 0; SELECT pg_reload_conf();" in done.stdout

@@ -135,7 +135,8 @@ def test_requests_that_are_not_drawn_are_not_the_clients(
         client.execute("SELECT 1")
         time.sleep(0.2)
         client.execute("SELECT 1")
-        others_s = time.monotonic() - traced - asleep_s
+    # to the end of the recording, which a busy machine ends late
+    others_s = time.monotonic() - traced - asleep_s
     found = {line.name: line.total_ns for line in profile(ledger(load(tmp_path / "rec"))).lines}
     assert found["not recorded"] >= 0.3e9
     assert "Timeout/PgSleep" not in found

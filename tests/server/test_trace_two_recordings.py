@@ -49,7 +49,7 @@ def started(
         *options,
     )
     try:
-        eventually(path.exists, 30)
+        eventually(path.exists)
         yield process
     finally:
         if process.poll() is None:
@@ -82,7 +82,7 @@ def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
             app.execute("SELECT 'both'")
             return has_streams(b)
 
-        eventually(both, 30)
+        eventually(both)
         if killed:
             first.kill()
             first.communicate(timeout=20)
@@ -98,7 +98,7 @@ def test_the_recording_that_ends_first_leaves_the_session_to_the_other(
     assert "by another recording, at level 12" in note
     assert "--level 1 was left aside" in note
     assert note in load(b).notes()
-    eventually(lambda: given_back(onlooker, app), 30)
+    eventually(lambda: given_back(onlooker, app))
 
 
 def test_the_lock_of_a_role_that_could_not_record_keeps_no_session_traced(
@@ -112,7 +112,7 @@ def test_the_lock_of_a_role_that_could_not_record_keeps_no_session_traced(
             wait_until_traced(onlooker, app)
             stranger.execute(query, (0x70677472, app.info.backend_pid))
             ended(recorder)
-        eventually(lambda: given_back(onlooker, app), 30)
+        eventually(lambda: given_back(onlooker, app))
     onlooker.execute("DROP ROLE nobody_special")
 
 
@@ -122,14 +122,14 @@ def test_a_session_that_is_given_back_in_mid_recording(
     """It is asked for again, unless it was set not to be traced."""
     with started(tracer, tmp_path / "rec", app) as recorder:
         wait_until_traced(onlooker, app)
-        time.sleep(0.3)
+        time.sleep(1)  # the recorder sees it traced, though it may be late
         onlooker.execute("SELECT sql_trace_set(%s, NULL)", (app.info.backend_pid,))
-        assert given_back(onlooker, app)
+        app.execute("SELECT 1")  # it hears of it, and the recorder may have asked anew by then
         wait_until_traced(onlooker, app)
         app.execute("SELECT 'again'")
-        time.sleep(0.3)
+        time.sleep(1)
         onlooker.execute("SELECT sql_trace_set(%s, 0)", (app.info.backend_pid,))
-        for _ in range(5):
+        for _ in range(15):
             time.sleep(0.1)
             assert given_back(onlooker, app)
         again, off = ended(recorder)["notes"]
@@ -190,5 +190,5 @@ def test_a_session_that_has_ended_holds_no_lock(
             pid = client.info.backend_pid
             wait_until_traced(onlooker, client)
             assert one(onlooker, held, pid) == 1
-        eventually(lambda: one(onlooker, held, pid) == 0, 30)
+        eventually(lambda: one(onlooker, held, pid) == 0)
     assert load(tmp_path / "rec").rings

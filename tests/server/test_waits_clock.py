@@ -27,6 +27,9 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
 
 #: A session that waits for a table, and nothing else: one on average. Sleeps follow the clock.
 WAITS = "Lock/relation"
+#: What two seconds may last on a busy machine: much less than the step of the clock. There, who
+#: looks can also be without a processor between its clock and the session's.
+LONGEST_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +74,9 @@ def test_waits(stepping: tuple[Cluster, mmap.mmap], seconds: int) -> None:
             (found,) = live.watch(reader, 2, 1, idle=False, background=False)
             kept = profile(first, reader.snapshot())
     for each in (found, kept):
-        assert 2 <= each.duration_s < 30
+        assert 2 <= each.duration_s < LONGEST_S
         (active,) = [rate.active for rate in each.events if rate.event.label == WAITS]
-        assert active == pytest.approx(1, abs=0.1)
+        assert active == pytest.approx(1, abs=0.3)
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(3600, marks=pytest.mark.slow), -3600])
@@ -81,10 +84,10 @@ def test_doctor(stepping: tuple[Cluster, mmap.mmap], seconds: int) -> None:
     cluster, step = stepping
     with connected(cluster.dsn()) as session, _set_meanwhile(step, seconds):
         found = examine.examine(session, 2, {})
-    assert 2 <= found.duration_s < 30
+    assert 2 <= found.duration_s < LONGEST_S
     assert found.transactions_per_s is not None
     assert found.transactions_per_s >= 0
     assert found.waits is not None
     assert found.waits.exact
     (active,) = [event.active for event in found.waits.events if event.event == WAITS]
-    assert active == pytest.approx(1, abs=0.1)
+    assert active == pytest.approx(1, abs=0.3)

@@ -76,7 +76,7 @@ def test_vacuum_and_autovacuum(all_traced: Cluster) -> None:
         connection.execute("VACUUM (PARALLEL 2, ANALYZE) t")
         connection.execute("DELETE FROM t WHERE i % 3 = 1")
         query = "SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 't'"
-        eventually(lambda: one(connection, query) > 0, 30)
+        eventually(lambda: one(connection, query) > 0, 90)
         connection.execute("VACUUM FULL t")
         connection.execute("CLUSTER t USING t_i")
         connection.execute("REINDEX TABLE t")

@@ -30,7 +30,7 @@ def test_totals_survive_the_session(timed: Cluster, observer: Connection, termin
         pid = ended.info.backend_pid
         ended.execute("SELECT pg_sleep(0.01)")
         if terminated:
-            assert one(observer, "SELECT pg_terminate_backend(%s, 5000)", pid)
+            assert one(observer, "SELECT pg_terminate_backend(%s, 60000)", pid)
     eventually(lambda: not rows(observer, "SELECT 1 FROM pg_stat_activity WHERE pid = %s", pid))
     assert one(observer, SLEPT) == before + 1
     assert waits(observer, "PgSleep", pid) == (0, 0, 0.0, 0.0)
@@ -106,6 +106,7 @@ def test_archive_command_is_timed(binaries: Binaries) -> None:
         serving(binaries, {"archive_mode": True, "archive_command": "sleep 0.2; true"}) as cluster,
         session(cluster) as connection,
     ):
+        began = time.monotonic()
         connection.execute("CREATE TABLE t (i int); SELECT pg_switch_wal()")
         query = (
             "SELECT waits, total_time, max_time FROM pg_stat_wait_event_timing "
@@ -113,18 +114,18 @@ def test_archive_command_is_timed(binaries: Binaries) -> None:
         )
         count, total, longest = eventually(lambda: rows(connection, query))[0]
         assert total >= 200 * count
-        assert longest < 5000
+        assert longest <= 1000 * (time.monotonic() - began)
 
 
 def test_storm_of_signals(watched: Connection, observer: Connection) -> None:
     """Signals cut the wait into pieces; the time is there in full."""
     pid = watched.info.backend_pid
     took_s = []
-    with during(lambda: took_s.append(executed_s(watched, "SELECT pg_sleep(0.5)"))) as sleeper:
+    with during(lambda: took_s.append(executed_s(watched, "SELECT pg_sleep(1)"))) as sleeper:
         while sleeper.is_alive():
             os.kill(pid, signal.SIGUSR1)
             time.sleep(0.001)
     count, calls, total, _ = waits(observer, "PgSleep", pid)
-    assert calls >= count > 10
+    assert calls >= count > 5  # a signal may have to wait for a processor, too
     # between two pieces the session may have been without a processor
-    assert 0.5 * 500 <= total <= 1000 * took_s[0] + 10
+    assert 0.5 * 1000 <= total <= 1000 * took_s[0] + 10

@@ -105,10 +105,10 @@ def test_parallel_workers_of_a_session_loaded_module(wheel: Binaries) -> None:
         )
         connection.execute("SELECT count(*) FROM t")
         query = (
-            "SELECT sum(waits)::int FROM pg_stat_wait_event_timing_system "
+            "SELECT coalesce(sum(waits), 0)::int FROM pg_stat_wait_event_timing_system "
             "WHERE backend_type <> 'client backend' AND wait_event = 'DataFileRead'"
         )
-        assert eventually(lambda: one(connection, query)) > 10
+        eventually(lambda: one(connection, query) > 10)
 
 
 @SESSIONS_LOAD_MODULES

@@ -62,7 +62,7 @@ def stores(binaries: Binaries, pid: int, load: Callable[[], object]) -> int:
                 time.sleep(0.1)
         finally:
             perf.send_signal(signal.SIGINT)
-            _, output = perf.communicate(timeout=20)
+            _, output = perf.communicate(timeout=60)
     line = next((line for line in output.splitlines() if "mem:" in line), "")
     if not line or not line.split(",")[0].isdigit():
         pytest.skip(f"hardware watchpoints do not work here: {output.strip()}")

@@ -17,6 +17,8 @@ LOCK_TIMES = (
     "FROM pg_stat_wait_event_timing_current c JOIN pg_locks l USING (pid) "
     "WHERE c.pid = %s AND c.wait_event_type = 'Lock' AND NOT l.granted"
 )
+#: ms between our time and the server's, which are not read at one moment.
+NEAR_MS = 100
 IN_SUMS = (
     "SELECT waits, running_waits, running_time FROM pg_stat_wait_event_timing_system "
     "WHERE wait_event = 'PgSleep' AND backend_type = 'client backend'"
@@ -32,7 +34,10 @@ def test_lock_under_way_lasts_since_its_first_call(
     watched.execute("SET deadlock_timeout = '300ms'")
 
     def times() -> tuple[float, float]:
-        ((ours, servers),) = eventually(lambda: rows(observer, LOCK_TIMES, pid))
+        for _ in range(5):  # who looks can be without a processor between the two
+            ((ours, servers),) = eventually(lambda: rows(observer, LOCK_TIMES, pid))
+            if abs(ours - servers) < NEAR_MS:
+                break
         return ours, servers
 
     with session(timed) as holder:
@@ -46,13 +51,13 @@ def test_lock_under_way_lasts_since_its_first_call(
             after_reload = times()
             holder.execute("COMMIT")
     assert after_check[1] > 500
-    assert after_check[0] == pytest.approx(after_check[1], abs=100)
+    assert after_check[0] == pytest.approx(after_check[1], abs=NEAR_MS)
     assert after_reload[1] > 800
-    assert after_reload[0] == pytest.approx(after_reload[1], abs=100)
+    assert after_reload[0] == pytest.approx(after_reload[1], abs=NEAR_MS)
     count, calls, total, _ = waits(observer, "relation", pid)
     assert count == 1
     assert calls >= 3
-    assert total >= after_reload[1] - 100
+    assert total >= after_reload[1] - NEAR_MS
 
 
 def test_sums_tell_everybody_of_waits_under_way(

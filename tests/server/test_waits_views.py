@@ -124,7 +124,8 @@ def test_trace_set_by_another_cuts_no_wait_in_two(
     watched: Connection, observer: Connection
 ) -> None:
     pid = watched.info.backend_pid
-    sleeper = threading.Thread(target=watched.execute, args=("SELECT pg_sleep(0.5)",))
+    # longer than an onlooker takes on a busy machine
+    sleeper = threading.Thread(target=watched.execute, args=("SELECT pg_sleep(3)",))
     sleeper.start()
     current = "SELECT FROM pg_stat_wait_event_timing_current WHERE pid = %s AND NOT idle"
     eventually(lambda: rows(observer, current, pid))

@@ -20,7 +20,7 @@ from pgtare.postgres.load import drop_database
 from pgtare.postgres.modules import loadable
 from pgtare.weighing.trials import Trials
 from tests.commands import arm, in_process, pgtare, read, read_until, refused, start_pgtare, words
-from tests.loads import traffic
+from tests.loads import traffic, until_it_measures
 from tests.sessions import eventually, setting
 
 pytestmark = pytest.mark.server
@@ -172,9 +172,10 @@ def test_a_trial_without_any_session_says_so_at_once(running: Cluster) -> None:
     read_until(weighing, "weighing on database app")
     measuring = time.monotonic()
     read_until(weighing, "no session takes part: none that fits (database app")
-    assert time.monotonic() - measuring < 3 + (measuring - started)  # of a slow machine
+    # a slow machine needs its time; this is far from the minute that the trial would last
+    assert time.monotonic() - measuring < 20 + (measuring - started)
     weighing.send_signal(signal.SIGINT)
-    _, err = weighing.communicate(timeout=30)
+    _, err = weighing.communicate(timeout=60)
     assert weighing.returncode == 1
     assert "nothing was measured" in err
 
@@ -259,7 +260,7 @@ def test_server_that_restarts_in_mid_trial(running: Cluster, tmp_path: Path) -> 
             "weigh track_io_timing --dsn {} --duration 60 --output {}", dsn, tmp_path / "w.json"
         )
         _wait_until_running(dsn)
-        time.sleep(2)
+        until_it_measures(running)
         running.restart()
     out, err = client.communicate(timeout=60)
     assert client.returncode == 1, (out, err)
@@ -414,4 +415,4 @@ def _wait_until_running(dsn: str, running: bool = True) -> None:
         with own_session.connect(dsn) as conn:
             return Trials(conn).status().running == running
 
-    eventually(met, 30)
+    eventually(met, 120)

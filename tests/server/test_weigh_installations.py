@@ -150,19 +150,23 @@ def test_every_entry_of_the_catalogue_proves_itself(wheel: Binaries, tmp_path: P
             )
             conn.execute("ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid)")
         allow = [a for name in ("log_statement", "log_duration") for a in ("--allow", name)]
-        done = pgtare(
-            "weigh --dsn {} --script {} --clients 2 --duration 6 --output {}",
-            server.dsn(),
-            script,
-            tmp_path / "w.json",
-            *EVERY_ENTRY,
-            *allow,
-        )
-    assert done.returncode == 0, done.stderr
-    result = read(tmp_path / "w.json")
-    states = {name: arm(result, name)["proof"] for name in EVERY_ENTRY}
-    idle = {name for name, proof in states.items() if proof["state"] == "idle"}
-    missing = {name: proof for name, proof in states.items() if proof["state"] == "missing"}
+        for seconds in (6, 30):  # a busy machine may have few transactions of an arm in six
+            done = pgtare(
+                "weigh --dsn {} --script {} --clients 2 --duration {} --output {}",
+                server.dsn(),
+                script,
+                seconds,
+                tmp_path / "w.json",
+                *EVERY_ENTRY,
+                *allow,
+            )
+            assert done.returncode == 0, done.stderr
+            result = read(tmp_path / "w.json")
+            states = {name: arm(result, name)["proof"] for name in EVERY_ENTRY}
+            idle = {name for name, proof in states.items() if proof["state"] == "idle"}
+            missing = {name: proof for name, proof in states.items() if proof["state"] == "missing"}
+            if not missing and len(idle) == 1:
+                break
     assert not missing
     assert idle == {"log_lock_waits"}, states
 

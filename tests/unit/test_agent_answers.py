@@ -137,7 +137,7 @@ def damage(draw: st.DrawFn, row: list[Any], how: str) -> None:
             )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 @pytest.mark.slow
 def test_the_next_good_tick_counts(data: st.DataObject) -> None:

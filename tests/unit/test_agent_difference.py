@@ -113,7 +113,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(STEPS)
 def test_within_an_epoch_rows_sum_to_the_last_reading_less_the_first(
     steps: list[tuple[str, int, int]],
@@ -194,7 +194,7 @@ def table(*rows: tuple[str, int, int, int, int], **keys: list[int]) -> CounterTa
 SAME = Transition(ReadingBaseline.SAME, 10 * SECOND)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_a_held_lock_is_one_active_session_in_each_interval(seed: int) -> None:
     """Also if all counters are reset in between; it began before the agent did."""
@@ -270,7 +270,7 @@ def test_entries_that_a_reading_skipped_do_not_count_twice() -> None:
     assert difference(kept, later, SAME, evicts=True).sums[:, CALLS].tolist() == [1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(0, 6))
 def test_statements_rest_and_outside_sum_to_all_waits(seed: int, most: int) -> None:
     rng = np.random.default_rng(seed)

@@ -33,7 +33,7 @@ def test_pandas_is_not_loaded_and_can_be() -> None:
     """pyarrow would load it with the first table that is made from lists."""
     pytest.importorskip("pandas")
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=200
     )
     assert done.stdout.split() == ["False", "True"]
 

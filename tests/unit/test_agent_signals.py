@@ -22,7 +22,7 @@ from tests.sessions import eventually
 from tests.unit.spool_rows import UNLIMITED
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_a_signal_ends_an_agent_that_begins_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,4 +54,4 @@ def test_a_reload_while_the_command_starts_waits_until_it_has_started(tmp_path: 
         agent.send_signal(signal.SIGHUP)
         read_until(agent, "event=reload servers=1")
         agent.send_signal(signal.SIGTERM)
-        assert agent.wait(30) == 0
+        assert agent.wait(120) == 0

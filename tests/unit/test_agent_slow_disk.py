@@ -34,7 +34,7 @@ class Hanging(Volume):
     def _step(self, operation: str, name: str) -> None:
         if operation == "fsync":
             self.hangs.set()
-            self.goes_on.wait(10)
+            self.goes_on.wait(60)
 
 
 def look(agent: Agent, index: int) -> None:

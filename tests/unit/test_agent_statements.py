@@ -96,7 +96,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(STEPS)
 def test_each_identity_counts_once_whatever_is_evicted_reset_or_busy(
     steps: list[tuple[str, int, int]],

@@ -70,7 +70,10 @@ def test_the_report_follows_its_schema_and_adds_up(
         assert in_buckets + below == clock["differences"]
         assert clock["read_ns"] > 0
     assert report["stopped_by"] == "time"
-    assert sum(clock["duration_s"] for clock in report["clocks"]) < 2  # as planned
+    # as planned; a clock that loses its processor is read as much longer
+    exact = [one for clock in report["clocks"] for one in clock["exact"]]
+    read_ns = sum(one["duration_ns"] * one["count"] for one in exact if one["duration_ns"] < 5e6)
+    assert read_ns < 2e9
 
 
 def test_the_longest_summary_has_44_lines() -> None:
@@ -197,16 +200,16 @@ def test_ctrl_c_keeps_what_was_measured(
     path = tmp_path / "half.json"
     began = time.monotonic()
     status, out, err = run(
-        "-d", "60", "--clock", "monotonic", "--clock", "thread_cpu", "--output", path
+        "-d", "600", "--clock", "monotonic", "--clock", "thread_cpu", "--output", path
     )
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120  # on a busy machine
     assert (status, err) == (130, "")
     assert "Interrupted: this is what had been measured until then." in out
     report = json.loads(path.read_text())
     assert report["stopped_by"] == "interrupt"
     (clock,) = report["clocks"]
     assert clock["name"] == "monotonic"
-    assert 0 < clock["duration_s"] < 30
+    assert 0 < clock["duration_s"] < 120
     assert clock["differences"] == sum(one["count"] for one in clock["exact"]) > 0
     assert report["cores"] is None
 
@@ -329,7 +332,7 @@ def test_only_the_wanted_command_is_loaded() -> None:
         "print(*({'scipy', 'psycopg', 'plotly', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=150
     )
     assert "may not be used here" in done.stderr
     assert done.stdout == "\n"

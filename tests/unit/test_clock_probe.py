@@ -105,7 +105,8 @@ def test_large_differences_are_kept_exactly_and_none_is_dropped() -> None:
 
 @pytest.mark.parametrize("clock", choose((), probe.leaves()).clocks, ids=lambda clock: clock.name)
 def test_every_clock_is_read_and_every_difference_counted(clock: Clock) -> None:
-    found = probe.record(clock, 0.03, None)
+    # that one stands still shows only where two batches in a row keep the processor
+    found = probe.record(clock, 0.3 if "coarse" in clock.name else 0.03, None)
     assert found.differences > 1_000
     assert found.differences == int(found.counts.sum())
     assert found.backward == 0
@@ -133,8 +134,8 @@ def test_a_stop_in_the_middle_keeps_what_was_recorded() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     began = time.monotonic()
-    found = probe.record(BY_NAME["monotonic"], 30, None, tick=interrupt)
-    assert time.monotonic() - began < 10
+    found = probe.record(BY_NAME["monotonic"], 300, None, tick=interrupt)
+    assert time.monotonic() - began < 100  # on a busy machine
     assert found.interrupted
     assert found.differences > 1000
     assert int(found.counts.sum()) == found.differences
@@ -152,14 +153,19 @@ def compared(offset: int) -> probe.CorePair:
     """The first and second processor; a busy machine may need a second look."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
     for _ in range(10):
-        found = probe.cores(
-            first,
-            second,
-            counter=probe.counter_usable(),
-            rounds=2000,
-            limit_ns=10**9,
-            offset=offset,
-        )
+        try:
+            found = probe.cores(
+                first,
+                second,
+                counter=probe.counter_usable(),
+                rounds=2000,
+                limit_ns=10**9,
+                offset=offset,
+            )
+        except MeasurementError as ex:  # not one reading came back
+            if "too busy" not in str(ex):
+                raise
+            continue
         if found.rounds == 2000:
             return found
     pytest.skip("the processors are too busy")
@@ -177,10 +183,10 @@ def test_a_comparison_ends_with_its_last_round_and_not_with_its_time_limit() -> 
     first, second = sorted(os.sched_getaffinity(0))[:2]
     began = time.monotonic()
     found = probe.cores(
-        first, second, counter=probe.counter_usable(), rounds=5, limit_ns=30 * 10**9
+        first, second, counter=probe.counter_usable(), rounds=5, limit_ns=300 * 10**9
     )
     assert found.rounds == 5
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 100  # on a busy machine
 
 
 @two

@@ -396,7 +396,7 @@ def assert_same(one: list[Estimate], other: list[Estimate]) -> None:
         assert a.se == pytest.approx(b.se, rel=1e-6, abs=1e-6, nan_ok=True)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), n_arms=st.integers(3, 5))
 def test_thresholds_do_not_hang_on_other_instruments(seed: int, n_arms: int) -> None:
     design = design_of(n_arms)
@@ -414,7 +414,7 @@ def test_thresholds_do_not_hang_on_other_instruments(seed: int, n_arms: int) -> 
     assert design.reference == (0, 1)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), shift=st.integers(1, 10**9))
 def test_shifting_all_arms_changes_no_effect(seed: int, shift: int) -> None:
     design = design_of(3)
@@ -426,7 +426,7 @@ def test_shifting_all_arms_changes_no_effect(seed: int, shift: int) -> None:
         assert_same(effects, other[name])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), order=st.permutations([1, 2, 3]))
 def test_permuting_the_arms_permutes_the_effects(seed: int, order: list[int]) -> None:
     design = design_of(4)

@@ -413,7 +413,7 @@ def _drawn_by(servers: list[tuple[float, float, float]]) -> list[ServerEffect]:
     return [ServerEffect(f"s{i:02}", *server) for i, server in enumerate(servers)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(FLEETS, st.randoms(use_true_random=False))
 def test_the_order_of_servers_changes_nothing(servers: list, random) -> None:
     effects = _drawn_by(servers)
@@ -423,7 +423,7 @@ def test_the_order_of_servers_changes_nothing(servers: list, random) -> None:
     assert one == _same(other, one)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(FLEETS, st.floats(1e-3, 1e3), st.floats(-5, 5))
 def test_units_and_offsets_move_intervals_with_them(
     servers: list, factor: float, offset: float
@@ -441,7 +441,7 @@ def test_units_and_offsets_move_intervals_with_them(
         )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(FLEETS)
 def test_intervals_hold_each_other(servers: list) -> None:
     fleet = _drawn_by(servers)

@@ -511,7 +511,7 @@ def observations(draw: st.DrawFn) -> Observation:
     return Observation(samples, {1: ROWS}, ServerState(texts=texts, processors=1.0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(observations(), st.booleans())
 def test_every_second_is_told_once(observation: Observation, busy: bool) -> None:
     whole = partition(observation)

@@ -74,7 +74,7 @@ def test_a_server_that_needs_no_trial_any_more_keeps_no_connection(
     made._ended(job)
     close = made.weighings["a"].close
     assert isinstance(close, Mock)
-    eventually(lambda: close.called, 5)
+    eventually(lambda: close.called)
 
 
 class Crashing(ServerWeighing):
@@ -111,7 +111,7 @@ class Steady(Crashing):
 
     def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
         self.exposed.append(self.name)
-        halt.wait(0.1 if self.name == "a" else 20.0)
+        halt.wait(0.1 if self.name == "a" else 80.0)
         return TrialEnd(5, time.monotonic())
 
     def weighing(self, command: list[str]) -> Weighing | None:
@@ -129,8 +129,8 @@ def test_a_full_disk_stops_all_and_loses_no_server(
     began = time.monotonic()
     with pytest.raises(DiskFull, match=r"no room: free some; then --resume .*/x goes on"):
         made._stage(Stage("all", ("a", "b", "c"), 1.0, 60.0, last=True), 1)
-    assert time.monotonic() - began < 10
-    assert exposed == ["a", "b"]
+    assert time.monotonic() - began < 60
+    assert sorted(exposed) == ["a", "b"]  # side by side
     saved = FleetDirectory.open(tmp_path / "x").state.servers
     assert [server.state for server in saved] == ["stopped", "stopped", "waiting"]
     assert saved[0].reason == "no room: free some"

@@ -41,7 +41,7 @@ class Proxy:
     def connection(self) -> http.client.HTTPSConnection:
         unchecked = ssl.create_default_context()
         unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=20, context=unchecked)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=60, context=unchecked)
 
     def get(self, path: str, user: str = "", **more: str) -> Answer:
         """Ask as a user, with more headers."""
@@ -110,7 +110,7 @@ def proxy(behind: ServedPage, tmp_path_factory: pytest.TempPathFactory) -> Itera
     command = [program, "-p", str(directory), "-c", str(config), "-e", f"{directory}/error.log"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        found, deadline = Proxy(port), time.monotonic() + 20
+        found, deadline = Proxy(port), time.monotonic() + 60
         while True:
             try:
                 found.get("/")
@@ -122,7 +122,7 @@ def proxy(behind: ServedPage, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield found
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def test_the_documentation_shows_this_configuration() -> None:

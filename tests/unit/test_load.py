@@ -220,9 +220,9 @@ def alive(pid: int) -> bool:
     return False
 
 
-def gone(pid: int, within_s: float = 5.0) -> bool:
+def gone(pid: int) -> bool:
     with contextlib.suppress(TimeoutError):
-        eventually(lambda: not alive(pid), within_s)
+        eventually(lambda: not alive(pid))
     return not alive(pid)
 
 
@@ -230,7 +230,7 @@ def test_a_child_that_ignores_signals_is_ended_with_its_whole_group(tmp_path: Pa
     program = script(tmp_path / "stubborn", STUBBORN)
     load = PgbenchLoad(program, "", LoadSpec())
     with load:
-        load.wait_ready(5)
+        load.wait_ready(60)  # a shell may begin late
         pid = load.pid
         assert pid is not None
         grandchild = int(Path(f"{program}.grandchild").read_text())
@@ -282,7 +282,7 @@ def test_a_child_does_not_outlive_an_owner_that_is_killed(
         pid = int(owner.stdout.readline())
         assert alive(pid)
         os.kill(owner.pid, number)
-        owner.wait(10)
+        owner.wait(60)
     assert gone(pid)
 
 
@@ -324,7 +324,7 @@ exit 1
 """
     load = PgbenchLoad(script(tmp_path / "fake", text), "", LoadSpec())
     with load, pytest.raises(MeasurementError) as caught:
-        check_for(load, seconds=5)
+        check_for(load, seconds=60)
     assert str(caught.value) == (
         "pgbench ended with status 1: connection to server failed: FATAL:  no such role"
     )
@@ -339,8 +339,8 @@ GIVES_UP = (
 @pytest.mark.parametrize(
     ("text", "limit_s", "message"),
     [
-        (GIVES_UP, 5, r"gave up a client: client 1 .*boom"),  # though pgbench goes on
-        ("", 5, "ended by itself: it said nothing"),
+        (GIVES_UP, 60, r"gave up a client: client 1 .*boom"),  # though pgbench goes on
+        ("", 60, "ended by itself: it said nothing"),
         ("exec sleep 600", 0.2, r"no transaction in 0.2 s"),
     ],
 )

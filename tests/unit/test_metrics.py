@@ -386,7 +386,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(changes, st.sets(st.integers(0, 11)), st.integers(20, 90))
 def test_totals_are_exact_and_what_is_shown_never_falls(
     batches: list[list[tuple[int, int]]], restarts: set[int], most: int

@@ -144,7 +144,7 @@ def play(name: str, root: Path, last: int | None = None, torn: bool = False) -> 
     processes.set_forkserver_preload(["pytest", __name__])
     process = processes.Process(target=act, args=(name, root, last, torn))
     process.start()
-    process.join(60)
+    process.join(300)  # the first one loads all that the others need
     assert process.exitcode is not None
     return process.exitcode
 

@@ -96,7 +96,7 @@ _PIECES = st.one_of(
 
 
 @given(st.lists(_PIECES, max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_data_is_left(pieces: list[str]) -> None:
     """Of any statement, also one that is cut anywhere."""
     sql = " ".join(pieces)
@@ -111,7 +111,7 @@ def test_no_data_is_left(pieces: list[str]) -> None:
 @given(st.text(max_size=60))
 @example("$\x85")
 @example("SELECT $a $b -- what")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_text_has_a_name(text: str) -> None:
     name = normalised(text)
     assert normalised(name) == name

@@ -44,7 +44,7 @@ def test_on_a_full_device(full: Path, words: list[str], unbuffered: str) -> None
             stdout=output,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=200,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
             check=False,
         )
@@ -60,7 +60,7 @@ def test_whose_reader_has_gone() -> None:
             stdout=writing,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
     finally:
@@ -73,7 +73,7 @@ def test_closed() -> None:
         ["sh", "-c", 'exec "$@" >&-', "sh", *_PGTARE, "clock", "--help"],
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert "Traceback" not in done.stderr

@@ -50,7 +50,7 @@ def test_a_missing_package_is_named_with_its_extra(command: list[str]) -> None:
         "from pgtare.cli import main; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (

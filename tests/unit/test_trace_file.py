@@ -41,7 +41,7 @@ integers = st.one_of(
 
 
 @given(st.lists(integers, max_size=300), st.lists(st.binary(max_size=40), max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_columns_come_back_as_they_were(values: list[int], texts: list[bytes]) -> None:
     packed = columns.encode({"a": np.array(values, np.int64)})
     assert np.asarray(columns.decode(packed, len(values))["a"]).tolist() == values
@@ -50,7 +50,7 @@ def test_columns_come_back_as_they_were(values: list[int], texts: list[bytes]) -
 
 
 @given(st.lists(st.tuples(integers, integers), max_size=300), st.integers(0, 63))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_columns_in_the_order_of_another(pairs: list[tuple[int, int]], zeros: int) -> None:
     keys = np.array([key for key, _ in pairs], np.int64)
     values = np.array([value for _, value in pairs], np.int64) >> zeros << zeros

@@ -259,10 +259,10 @@ def test_what_a_killed_process_ran_is_waited_for_and_then_ended(
         commands.end_earlier(file.running)
         assert not commands._of_session(started.popen.pid)
         assert file.running.read() is None
-        monkeypatch.setattr(commands, "LONGEST_END_S", 60.0)
+        monkeypatch.setattr(commands, "LONGEST_END_S", 300.0)
         began = time.monotonic()
         commands.end_earlier(file.running)  # there is none
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 100  # on a busy machine
     os.close(file.lock)
 
 
@@ -309,7 +309,7 @@ def test_a_command_that_hangs_is_ended_soon_if_everything_is_to_be_put_back(
     began = time.monotonic()
     with pytest.raises(MeasurementError, match="did not return"):
         commands.run("trap '' TERM; sleep 300; true", "x", hurry=lambda: True)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 120  # on a busy machine
 
 
 def test_what_was_changed_is_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -394,16 +394,16 @@ def test_sessions_that_came_with_a_watcher_and_stayed_are_told() -> None:
 
 
 def test_a_shell_that_loses_a_signal_ends_all_the_same() -> None:
-    """As one does that has just been forked: here it does not listen at first."""
-    watcher = "trap '' TERM; sleep 0.1; trap - TERM; while true; do sleep 0.01; done"
+    """As one does that has just been forked: here the first does nothing but end its own trap."""
+    watcher = "trap 'trap - TERM' TERM; while true; do sleep 0.01; done"
     started = commands.Started(watcher)
     popen = started.popen
     try:
         eventually(lambda: psutil.Process(popen.pid).children(recursive=True))
         os.close(started._pipe)  # as the kernel does when the guardian is killed
-        popen.wait(30)
+        popen.wait(60)
         eventually(
-            lambda: not any(commands._group(one) == popen.pid for one in psutil.process_iter()), 10
+            lambda: not any(commands._group(one) == popen.pid for one in psutil.process_iter())
         )
     finally:
         commands.signal_group(popen.pid, signal.SIGKILL)
@@ -450,11 +450,11 @@ def test_a_command_of_another_user_is_not_waited_for_without_end(
     monkeypatch.setattr("os.killpg", refused)
     began = time.monotonic()
     with pytest.raises(commands.NotReturned, match=r"cannot be ended: process \d+ still runs"):
-        commands.run("exec sleep 30", "x", hurry=lambda: True)
-    assert time.monotonic() - began < 15
+        commands.run("exec sleep 600", "x", hurry=lambda: True)
+    assert time.monotonic() - began < 100  # on a busy machine
     monkeypatch.undo()
-    for process in psutil.process_iter(["cmdline"]):
-        if process.info["cmdline"] == ["sleep", "30"]:
+    for process in psutil.process_iter(["cmdline", "ppid"]):  # others may run the same
+        if process.info["cmdline"] == ["sleep", "600"] and process.info["ppid"] == os.getpid():
             process.kill()
 
 
@@ -489,7 +489,7 @@ def test_what_began_before_a_command_is_not_ended_with_it(monkeypatch: pytest.Mo
         commands.end_earlier(note)
         assert others.is_running()
         assert note.over
-        commands.end_earlier(Noted(leader.pid, time.time()))
+        commands.end_earlier(Noted(leader.pid, others.create_time()))
         eventually(lambda: not others.is_running())
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -530,10 +530,11 @@ def test_what_a_command_prints_is_not_in_its_error() -> None:
 
 
 def test_a_command_that_was_ended_half_way_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "COMMAND_S", 0.5)
-    changer = Changer("", [Switch("x", "commands", on="sleep 2", off="true")], [None])
-    with pytest.raises(MeasurementError, match="did not return"):
-        changer.try_as_it_is(0)
+    changer = Changer("", [Switch("x", "commands", on="sleep 300", off="true")], [None])
+    with monkeypatch.context() as hasty:
+        hasty.setattr(commands, "COMMAND_S", 0.5)
+        with pytest.raises(MeasurementError, match="did not return"):
+            changer.try_as_it_is(0)
     assert changer.touched == [True]
     changer = Changer("", [Switch("x", "commands", on="false", off="true")], [None])
     with pytest.raises(MeasurementError, match="failed"):
