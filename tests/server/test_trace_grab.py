@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -184,6 +185,18 @@ def test_what_cannot_be_taken_leaves_nothing(
     done = in_process("trace", "grab", tracer.data_directory / "g", "--dsn", tracer.dsn())
     assert "lies in the server's data directory" in failed(done, 2)
     assert not (tracer.data_directory / "g").exists()
+
+
+def test_no_hour_is_lost_as_summer_time_ends(tracer: Cluster) -> None:
+    """A ring that is older reaches back as far as it does, in whatever zone the server is."""
+    dsn = tracer.dsn(options="-c TimeZone=Europe/Berlin")
+    with open_server(dsn) as server:
+        ((before, after),) = server.rows(
+            "SELECT '2026-10-25 00:30+00'::timestamptz, '2026-10-25 01:30+00'::timestamptz"
+        )
+    assert after - before == timedelta(hours=1)
+    begin = capture._moment((1, before), capture._Start(0, 1, 3_600 * 10**9))
+    assert begin.timestamp() == after.timestamp()
 
 
 @pytest.mark.slow

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from pgtare.observing.trace.capture import recorder_guard
 from pgtare.observing.trace.capture.arming import Arming
 from pgtare.observing.trace.capture.recorder_guard import Guard
 from pgtare.observing.trace.capture.ring_selection import Choice
@@ -68,3 +73,25 @@ def test_a_session_with_the_number_of_one_that_has_ended_is_given_back() -> None
     arming.disarm()
     assert server.given_back == [(4711, later)]
     assert not guard.sessions
+
+
+def test_a_guard_outlasts_a_long_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder ends as the server crashes; what it set in the configuration is still there."""
+    now = [0.0]
+    given_back: list[bool] = []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def give_back(left: recorder_guard._Left) -> None:
+        if now[0] < 600:
+            raise ConnectionRefusedError
+        given_back.append(left.altered)
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(recorder_guard, "time", clock)
+    monkeypatch.setattr(recorder_guard, "_give_back", give_back)
+    said = json.dumps({"dsn": "host=nowhere", "altered": True}).encode()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=[said]))
+    recorder_guard._watch()
+    assert given_back == [True]

@@ -23,6 +23,7 @@ from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.tables import COLUMNS, NO_RING, Table
 from pgtare.observing.trace.file.writer import Writer
+from tests.commands import refused
 from tests.sample_trace import ROWS, two_requests
 from tests.unit.fuzz_trace import read_all
 from tests.unit.made_traces import BEGAN_NS, NO_RESERVE, define_events, moment, ring, waits, write
@@ -274,6 +275,24 @@ def test_other_files_are_no_traces(tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(UsageError, match="holds no trace"):
         load(empty)
+    # so the system answers of a file in a directory that is not ours to enter, too
+    with pytest.raises(UsageError, match="cannot be read: File name too long"):
+        load(tmp_path / ("x" * 300))
+
+
+def test_no_result_replaces_its_trace(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes --output for the place of the trace would lose it."""
+    before, why = whole.read_bytes(), "would replace the trace itself"
+    for command in ("profile", "statements", "clients"):
+        assert why in refused("trace", command, whole, "--output", whole)
+    assert why in refused("trace", "report", whole, "--html", whole)
+    assert whole.read_bytes() == before
+    new = tmp_path / "new"
+    assert why in refused("trace", "record", new, "--dsn", "host=nowhere", "--output", new)
+    monkeypatch.chdir(tmp_path)
+    assert "it is a directory" in refused("trace", "report", ".")
 
 
 def test_size_and_reserve_end_a_trace_that_can_be_read(tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from pgtare.errors import MeasurementError, UsageError
 from pgtare.observing.trace.analysis import moment as moments
 from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.capture import kept as keeping
+from pgtare.observing.trace.capture.server import Server
 from pgtare.observing.trace.file.reader import Trace, load
 from tests.sample_trace import two_requests
 from tests.unit.made_traces import moment, write
@@ -69,3 +72,21 @@ def test_another_of_an_incident_may_go_while_it_is_read(
 
     monkeypatch.setattr(keeping, "load", late)
     assert [other.path for other in keeping.next_to(mine)] == paths[2:]
+
+
+def test_a_directory_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    """The server's own is mostly closed to others; the system refuses too long a name as well."""
+    with pytest.raises(UsageError, match=r"cannot be read|is no directory"):
+        keeping.of_directory(tmp_path / ("x" * 300))
+
+
+def test_a_kept_trace_without_a_place_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To be shown, it is a temporary file for a moment, and the disk may be full just then."""
+    write(tmp_path / "1.pgtrace", two_requests().data, kept=KEPT)
+    (one,) = keeping.of_directory(tmp_path).traces
+    monkeypatch.setattr(keeping, "_fetch", lambda server, number: b"")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(MeasurementError, match="kept trace 1 could not be written"):
+        keeping.read(cast(Server, object()), one)

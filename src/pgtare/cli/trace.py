@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -115,6 +116,7 @@ def record(
         armed_only=armed,
     )
     limits = Limits(total=size("--max-size", max_size), reserve=size("--reserve", reserve))
+    _require_apart(path, "--output", output)
     destination = Destination(json, output)
     with open_server(dsn, Need.WAITS if waits else Need.EITHER) as server:
         target = dataclasses.replace(target, level=server.level(level))
@@ -240,6 +242,7 @@ def profile_(
 
     Example: `pgtare trace profile monday --by statement`
     """
+    _require_apart(path, "--output", output)
     destination = Destination(json, output)
     book = _book(path)
     if client is not None:
@@ -278,6 +281,7 @@ def clients(
 
     Example: `pgtare trace clients monday --merge-by trace`
     """
+    _require_apart(path, "--output", output)
     destination = Destination(json, output)
     found = merge.clients(_book(path), merge_by)
     destination.write(TraceClients(clients=found).to_json())
@@ -300,6 +304,7 @@ def statements(
 
     Example: `pgtare trace statements monday --sort cpu`
     """
+    _require_apart(path, "--output", output)
     destination = Destination(json, output)
     found = report(_book(path), sort, frozenset(pid) if pid else None)
     if sum(not statement.query_id for statement in found) >= _MANY:
@@ -340,7 +345,8 @@ def report_(
     """
     from pgtare.observing.trace.output.page import write_page  # what draws pages takes long to load
 
-    target = html or path.with_name(f"{path.name.removesuffix(SUFFIX)}.html")
+    target = html or path.parent / f"{path.name.removesuffix(SUFFIX)}.html"
+    _require_apart(path, "--html", target)
     files.check_target(target)
     book = _book(path)
     write_page(book, target, [ledger(other) for other in kept.next_to(book.trace)])
@@ -372,6 +378,12 @@ class _Reading(Frame):
         """So much of 1 is done."""
         line = f"reading {self._path}: {100 * share:.0f} %"
         self._show(time.monotonic() - self._start, line, completed=share)
+
+
+def _require_apart(path: Path, option: str, result: Path | None) -> None:
+    """Raise UsageError if what is written about a trace would replace it."""
+    if result is not None and os.path.realpath(result) == os.path.realpath(path):
+        raise UsageError(f"{option} {result} would replace the trace itself: name another file")
 
 
 def _book(path: Path) -> Ledger:

@@ -35,6 +35,12 @@ _BEHIND = 5 * 10**9
 _STEP = 1000
 #: Where a record SESSION says when the session began.
 _SESSION_STARTED = slice(56, 64)
+#: Why a ring is not read: it is damaged; of a session that one may see, only the other is refused.
+DAMAGED = "a damaged ring, which was read no further"
+REFUSED = (
+    "no right to read its calls any further: it ran statements with the rights of another role, "
+    "which members of pg_read_all_stats may read"
+)
 #: Reads of one ring in a row, so that others have their turn.
 _TURNS = 4
 
@@ -61,7 +67,10 @@ DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s
 
 @dataclass
 class _Ring:
-    """One ring of calls: its number in the trace, and how far it has been read."""
+    """One ring of calls: its number in the trace, and how far it has been read.
+
+    damaged, refused: why it is read no further.
+    """
 
     number: int
     pid: int
@@ -69,6 +78,7 @@ class _Ring:
     position: int = 0
     done: bool = False
     damaged: bool = False
+    refused: bool = False
     lost: int = 0
     earlier: Earlier = field(default_factory=lambda: Earlier(0))
     session_started: datetime | None = None
@@ -187,11 +197,8 @@ class Drain:
 
     def unreadable(self) -> list[tuple[int, str]]:
         """Processes whose rings could not be read to their end, and why."""
-        found = [
-            (ring.pid, "a damaged ring, which was read no further")
-            for ring in self.calls.values()
-            if ring.damaged
-        ]
+        found = [(ring.pid, DAMAGED) for ring in self.calls.values() if ring.damaged]
+        found += [(ring.pid, REFUSED) for ring in self.calls.values() if ring.refused]
         for waits in self.rings.values():
             if waits.refused:
                 found.append((waits.pid, "no right to read its waits"))
@@ -218,7 +225,9 @@ class Drain:
                 self.calls[found.key] = ring
             if not ring.done:
                 busy |= self._drain_calls(ring)
-                ring.done = found.ended is not None and ring.done
+                # each try again would be an error in the server's log
+                unreadable = ring.damaged or ring.refused
+                ring.done = unreadable or (found.ended is not None and ring.done)
             sessions[found.pid].append(_Session(found, ring.session_started))
         if self.waits and sessions:
             busy |= self._look_at_waits(sessions)
@@ -341,11 +350,13 @@ class Drain:
         return True
 
     def _read(self, ring: _Ring) -> list[tuple[Any, ...]]:
-        """What a ring gives; nothing, and never again, if it has gone or is not ours to see."""
+        """What a ring gives; nothing if it has gone, is not ours to see or is damaged."""
         try:
             return self.server.rows(DRAIN, ring.pid, ring.position)
-        except (psycopg.errors.UndefinedObject, psycopg.errors.InsufficientPrivilege):
+        except psycopg.errors.UndefinedObject:
             ring.done = True
+        except psycopg.errors.InsufficientPrivilege:
+            ring.done = ring.refused = True
         except psycopg.errors.InvalidParameterValue:
             # something wrote over it: others can still be read
             ring.done = ring.damaged = True

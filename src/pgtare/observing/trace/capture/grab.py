@@ -13,11 +13,12 @@ import psycopg
 
 import pgtare
 from pgtare.errors import MeasurementError
+from pgtare.kit.notes import alike
 from pgtare.kit.numbers import counted, duration, span
 from pgtare.observing.trace.analysis.tracing_cost import Costs
 from pgtare.observing.trace.capture import open_waits
 from pgtare.observing.trace.capture.before_recording import NOBODY, Earlier, records
-from pgtare.observing.trace.capture.drain import DRAIN, Drain, rings
+from pgtare.observing.trace.capture.drain import DAMAGED, DRAIN, REFUSED, Drain, rings
 from pgtare.observing.trace.capture.ring_selection import Key, Traced
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
 from pgtare.observing.trace.capture.target import Target, require_known
@@ -126,9 +127,10 @@ def grab(
         found = [ring for ring in rings(server, since or ever) if _matches(target, ring)]
         starts: dict[Key, _Start] = {}
         of: dict[Key, Traced] = {}
+        unreadable: list[tuple[int, str]] = []
         for done, ring in enumerate(found):
             tell(done, len(found))
-            if (start := _start(server, ring, since)) is not None:
+            if (start := _start(server, ring, since, unreadable)) is not None:
                 starts[ring.key], of[ring.key] = start, ring
     if not starts:
         return None
@@ -157,7 +159,7 @@ def grab(
         key=lambda reach: reach.reach_s,
     )
     writer = Writer(path, json.dumps(document).encode(), limits)
-    return _take(server, writer, held, reaches)
+    return _take(server, writer, held, reaches, unreadable)
 
 
 def _matches(target: Target, ring: Traced) -> bool:
@@ -170,19 +172,26 @@ def _moment(key: Key, start: _Start) -> datetime:
     return key[1] + timedelta(microseconds=start.begin_ns // 1000)
 
 
-def _start(server: Server, ring: Traced, since: datetime | None) -> _Start | None:
-    """The first record of a ring, or since then; None: there is none, or it is not ours to see."""
+def _start(
+    server: Server, ring: Traced, since: datetime | None, unreadable: list[tuple[int, str]]
+) -> _Start | None:
+    """The first record of a ring, or since then; None: there is none, or it cannot be read.
+
+    Then its process and the reason are added to `unreadable`.
+    """
     least = 0 if since is None else epoch_ns(since) - epoch_ns(ring.started)
     position, following, number = -1, 0, 0
     while following != position:
         position = following
         try:
             found = server.rows(DRAIN, ring.pid, position)
-        except (
-            psycopg.errors.UndefinedObject,
-            psycopg.errors.InsufficientPrivilege,
-            psycopg.errors.InvalidParameterValue,  # it is damaged
-        ):
+        except psycopg.errors.UndefinedObject:
+            return None
+        except psycopg.errors.InsufficientPrivilege:
+            unreadable.append((ring.pid, REFUSED))
+            return None
+        except psycopg.errors.InvalidParameterValue:
+            unreadable.append((ring.pid, DAMAGED))
             return None
         ((following, lost, started, _, data),) = found
         if started != ring.started:
@@ -233,7 +242,13 @@ def _notes(reaches: Sequence[SessionReach]) -> list[str]:
     return found
 
 
-def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReach]) -> Grabbed:
+def _take(
+    server: Server,
+    writer: Writer,
+    held: _Held,
+    reaches: list[SessionReach],
+    unreadable: Sequence[tuple[int, str]] = (),
+) -> Grabbed:
     try:
         with telling():
             drain = Drain(server, writer, held, waits=server.has_waits)
@@ -246,7 +261,8 @@ def _take(server: Server, writer: Writer, held: _Held, reaches: list[SessionReac
                 drain.keep_open_waits(waits, until)
         known = {waits.pid for waits in drain.rings.values()}
         reaches = [dataclasses.replace(r, waits=r.pid in known) for r in reaches]
-        notes = _notes(reaches)
+        left_out = sorted({*unreadable, *drain.unreadable()})
+        notes = [*_notes(reaches), *alike("process", left_out)]
         end = {
             "stopped_by": "grab",
             "why": "",

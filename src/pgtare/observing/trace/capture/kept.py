@@ -64,14 +64,16 @@ def of_directory(path: Path) -> TraceKept:
 
     Raises UsageError if there is no such directory, or none of its files can be read.
     """
-    if not path.is_dir():
-        raise UsageError(f"{path} is no directory: name the server's sql_trace.keep_directory")
     try:
+        if not path.is_dir():
+            raise UsageError(f"{path} is no directory: name the server's sql_trace.keep_directory")
         names = sorted(name for name in path.iterdir() if name.suffix == blocks.SUFFIX)
     except PermissionError as ex:
         raise UsageError(
             f"{ex.filename} cannot be read: the files belong to the server's user"
         ) from ex
+    except OSError as ex:
+        raise artefact.unreadable(path, ex) from ex
     traces, notes = [], []
     for name in names:
         try:
@@ -150,14 +152,22 @@ def next_to(trace: Trace) -> list[Trace]:
 
 
 def read(server: Server | Path, kept: KeptTrace) -> Trace:
-    """A kept trace, from a server or from its directory. Raises as `take` does."""
+    """A kept trace, from a server or from its directory. Raises as `take` does.
+
+    That of a server is a file of ours meanwhile: MeasurementError without room for it.
+    """
     if isinstance(server, Path):
         return load(server / str(kept.file))
-    with tempfile.TemporaryDirectory(prefix="pgtare-kept-") as directory:
-        path = Path(directory, f"kept-{kept.id}{blocks.SUFFIX}")
-        path.touch(0o600)
-        path.write_bytes(_fetch(server, kept.id))
-        return load(path)
+    data = _fetch(server, kept.id)
+    try:
+        with tempfile.TemporaryDirectory(prefix="pgtare-kept-") as directory:
+            path = Path(directory, f"kept-{kept.id}{blocks.SUFFIX}")
+            path.touch(0o600)
+            path.write_bytes(data)
+            return load(path)
+    except OSError as ex:
+        what = f"kept trace {kept.id} could not be written into a directory for temporary files"
+        raise files.failure(what, ex) from ex
 
 
 def _fetch(server: Server, number: int) -> bytes:

@@ -19,6 +19,9 @@ from pgtare.kit.interpreter import module_command
 _MODULE = "pgtare.observing.trace.capture.recorder_guard"
 #: How long the guard tries to reach the server after the recorder has died, in s.
 _PATIENCE_S = 30.0
+#: The same if it has to change the configuration back: no session outlives a crash of the server,
+#: but that does, and recovery can take minutes. And the pause between two later tries.
+_OF_CONFIGURATION_S, _PAUSE_S = 1800.0, 15.0
 
 
 class Guard:
@@ -100,13 +103,14 @@ def _watch() -> None:
         left.sessions.pop(message.get("ended", 0), None)
         if message.get("done"):
             left.sessions, left.altered = {}, False
-    until = time.monotonic() + _PATIENCE_S
+    begun = time.monotonic()
+    until = begun + (_OF_CONFIGURATION_S if left.altered else _PATIENCE_S)
     while (left.sessions or left.altered) and time.monotonic() < until:
         try:
             _give_back(left)
             return
         except Exception:
-            time.sleep(1.0)
+            time.sleep(1.0 if time.monotonic() < begun + _PATIENCE_S else _PAUSE_S)
 
 
 def _give_back(left: _Left) -> None:

@@ -117,11 +117,11 @@ def scan(path: Path) -> Iterator[Block | Damage]:
     A file that is being written is read up to its last whole block. Raises UsageError if
     there is none, or it is none that can be read at all.
     """
-    if path.is_dir():
-        files = sorted(path.glob(f"*{SUFFIX}"))
-        hint = f": name one of its files, such as {files[-1]}" if files else ""
-        raise artefact.other_kind(path, WHAT, f"it is a directory{hint}")
     try:
+        if path.is_dir():
+            files = sorted(path.glob(f"*{SUFFIX}"))
+            hint = f": name one of its files, such as {files[-1]}" if files else ""
+            raise artefact.other_kind(path, WHAT, f"it is a directory{hint}")
         with path.open("rb") as file:
             if (damage := _header_damage(path, file)) is not None:
                 yield damage
