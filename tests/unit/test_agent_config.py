@@ -8,6 +8,7 @@ import pytest
 
 from pgtare.errors import UsageError
 from pgtare.keeping.agent import config
+from pgtare.keeping.live import first_look
 from pgtare.keeping.spool.retention import SpoolLimits
 from tests.commands import refused
 
@@ -87,6 +88,15 @@ def test_what_is_wrong_is_said_in_one_sentence(tmp_path: Path, text: str, words:
     assert words in message
     assert str(path) in message
     assert "\n" not in message
+
+
+def test_the_page_passes_on_any_connection_string(tmp_path: Path) -> None:
+    dsn = "host=db password='\"ä\U0001f600\x7f\\\\'"
+    path = tmp_path / "agent.toml"
+    path.write_text(first_look.configuration(dsn, quick=True), encoding="utf-8")
+    found = config.read(path)
+    assert found.servers[config.ONLY_SERVER].dsn == dsn
+    assert found.intervals.waits == 2
 
 
 def test_secrets_are_not_repeated(tmp_path: Path) -> None:

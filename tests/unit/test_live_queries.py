@@ -205,6 +205,27 @@ def test_a_damaged_segment_is_left_out(tmp_path: Path) -> None:
     assert (found["rows"], found["damaged"]) == ([], [segment.name])
 
 
+def test_a_segment_that_is_damaged_within_is_left_out(tmp_path: Path) -> None:
+    """Its size and its ends are as they were written."""
+    spool = make_spool(tmp_path / "spool")
+    content, _ = manifest.read(spool)
+    assert content is not None
+    (segment,) = content.of_table("findings")
+    data = (spool / segment.name).read_bytes()
+    (spool / segment.name).write_bytes(data[:4] + bytes(len(data) - 200) + data[-196:])
+    found = QueryWorker(spool)
+    answer = found.answer(request("findings", {}, {}))
+    assert (answer.get("rows"), answer.get("damaged")) == ([], [segment.name]), answer
+    assert found._damaged == {segment.name}
+
+
+def test_the_newest_look_is_read_first(worker: QueryWorker) -> None:
+    columns, every = by_duckdb(worker, "sessions_at", {}, {})
+    _, first = by_duckdb(worker, "sessions_at", {}, {}, values={**VALUES, "most": 1})
+    at = columns.index("seen_us")
+    assert first[0][at] == max(row[at] for row in every) > min(row[at] for row in every)
+
+
 def test_rows_dropped_for_room_do_not_hide_a_gap(tmp_path: Path) -> None:
     gaps = [
         retention.gap(kind, kind, WINDOW[0] + 1, WINDOW[0] + us, server=SHOP)

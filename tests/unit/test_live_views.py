@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from tests.live_pages import ServedPage, served
 from tests.sessions import eventually
 from tests.unit.live_findings import HOSTILE_TEXT
 from tests.unit.live_rows import CLOUD, SHOP, UNLIMITED, few_rows, make_spool
+from tests.unit.spool_rows import catch_up, newest
 
 LAST_HOUR = "from=2026-11-02T14:00:00&to=2026-11-02T15:00:00"
 NEWEST_US = 1_793_631_600 * US
@@ -377,12 +379,55 @@ def test_samples_are_divided_by_the_time_for_which_they_are_kept(tmp_path: Path)
         assert row["aas"] == "0.5"
         assert "Samples are kept for two days" in one.get(f"/breakdown?by=role&{window}").text
         of_today = "from=2026-11-07T15:00:00&to=2026-11-08T14:00:00"
-        assert "are kept for two days:" not in one.get(f"/breakdown?by=role&{of_today}").text
+        assert (
+            "earlier ones are not in this table"
+            not in one.get(f"/breakdown?by=role&{of_today}").text
+        )
         (row,) = table(one, f"/compare.csv?by=role&table=compare&{of_today}&{before}")
         assert (row["aas_before"], row["aas_after"]) == ("", "0.5")
         text = one.get(f"/compare?by=role&{of_today}&{before}").text
         assert "Samples are kept for two days" in text
         assert "Nothing was watched in the earlier window" in text
+
+
+def test_samples_that_were_dropped_early_do_not_count_as_idle(tmp_path: Path) -> None:
+    """A spool keeps them for three hours; ticks of seven hours are there."""
+    seconds = 1000 * 10**9
+    looks = {"source": ["sessions"], "ticks": [1], "covered_ns": [seconds]}
+    active = {"state": ["active"], "covered_ns": [seconds // 2]}
+    kept_s: dict[Any, float] = {**UNLIMITED.kept_s, "sessions": 3 * 3600}
+    with Spool.open(tmp_path / "spool", replace(UNLIMITED, kept_s=kept_s)) as spool:
+        for hour in range(8, 15):
+            ts = at(0).replace(hour=hour)
+            rows = {"ticks": few_rows("ticks", ts, **looks)}
+            if hour != 13:  # nobody was active
+                rows["sessions"] = few_rows("sessions", ts, **active)
+            spool.commit(rows, {})
+        catch_up(spool, at(1))
+        content = newest(tmp_path / "spool")
+        assert content.dropped_us["sessions"] == round(at(0).replace(hour=11).timestamp()) * US
+    window = "from=2026-11-02T07:30:00&to=2026-11-02T14:30:00"
+    with served(tmp_path / "spool") as one:
+        one.log_in()
+        (row,) = table(one, f"/breakdown.csv?by=role&table=by_role&{window}")
+        assert float(row["aas"]) == pytest.approx(1 / 3)  # 12:00 and 14:00, of three hours
+        assert "earlier ones are not in" in one.get(f"/breakdown?by=role&{window}").text
+
+
+def test_a_total_is_of_all_servers(tmp_path: Path) -> None:
+    """There are more of them than a table has rows."""
+    names = [f"server{number}" for number in range(210)]
+    usual = {"type": ["IO"], "event": ["DataFileRead"], "idle": [False], "background": [False]}
+    rows = {
+        "waits": [few_rows("waits", at(10), name, **usual, active_ns=[10**9]) for name in names],
+        "ticks": [ticks(at(10), name) for name in names],
+    }
+    spool = written(tmp_path / "spool", {name: pa.concat_tables(of) for name, of in rows.items()})
+    with served(spool) as one:
+        one.log_in()
+        found = table(one, f"/breakdown.csv?by=server&table=by_server&{LAST_HOUR}")
+    assert len(found) == 200
+    assert {round(210 * float(row["share"]), 6) for row in found} == {1.0}
 
 
 def test_an_events_page_has_the_waits_of_the_table_that_leads_to_it(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pgtare.keeping.live import query_text, store_views
 from pgtare.keeping.live.query_worker import QueryWorker
-from pgtare.keeping.live.store_worker import StoreWorker
+from pgtare.keeping.live.store_worker import SETTINGS, StoreWorker
 from pgtare.keeping.store import pushed_rows
 from pgtare.keeping.store.connection import StoreConnection
 from pgtare.keeping.store.pusher import SpoolPusher
@@ -137,6 +138,23 @@ def test_spools_that_are_rolled_up_differently_are_asked_apart() -> None:
     same_marks = {name: marks["one"] for name in marks}
     text = store_views.with_relations(["waits"], "db", (0, 6 * hour), "hour", same_marks)
     assert "spool IN" not in text
+
+
+def test_the_state_is_asked_with_the_limits_of_a_query() -> None:
+    """With row policies it reads all times of all tables."""
+    asked: dict[str, dict[str, Any]] = {}
+
+    class Client:
+        def query(
+            self, sql: str, parameters: dict[str, Any], settings: dict[str, Any]
+        ) -> SimpleNamespace:
+            asked[sql] = settings
+            return SimpleNamespace(column_names=[], result_rows=[])
+
+    client: Any = Client()
+    StoreWorker(lambda: StoreConnection(client, "db")).answer({"state": True})
+    (settings,) = (found for sql, found in asked.items() if " UNION ALL " in sql)
+    assert settings == SETTINGS
 
 
 def test_an_unreachable_store_is_one_sentence() -> None:

@@ -20,18 +20,25 @@ _FIRST_COMMIT_S = 40.0
 _QUICK = {"waits": "2s", "statements": "10s", "sessions": "1s", "activity": "10s"}
 
 
+def configuration(dsn: str, quick: bool) -> str:
+    """The agent's configuration for one server."""
+    lines = []
+    if quick:
+        lines += ["[intervals]", *(f'{name} = "{value}"' for name, value in _QUICK.items())]
+    # TOML has no pairs of escapes for one character, as JSON has
+    quoted = json.dumps(dsn, ensure_ascii=False).replace("\x7f", "\\u007f")
+    lines += [f"[servers.{ONLY_SERVER}]", f"dsn = {quoted}"]
+    return "\n".join(lines) + "\n"
+
+
 class FirstLook:
     """The agent as a process of its own, so that its own figures are its own. It ends with us."""
 
     def __init__(self, dsn: str, spool: Path, scratch: Path, quick: bool) -> None:
         """Start it. scratch: a private directory for its configuration, which may hold secrets."""
-        lines = []
-        if quick:
-            lines += ["[intervals]", *(f'{name} = "{value}"' for name, value in _QUICK.items())]
-        lines += [f"[servers.{ONLY_SERVER}]", f"dsn = {json.dumps(dsn)}"]
         config = scratch / "agent.toml"
         config.touch(mode=0o600)
-        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        config.write_text(configuration(dsn, quick), encoding="utf-8", errors="surrogateescape")
         command = module_command("pgtare", "agent", "--config", str(config), "--spool", str(spool))
         self._spool = spool
         self._child = Child(command, os.environ)

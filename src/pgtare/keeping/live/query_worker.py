@@ -71,16 +71,45 @@ class QueryWorker:
             except duckdb.OutOfMemoryException:
                 needs = f"this needs more than {reader.MEMORY} of memory"
                 return {"error": f"{needs}: choose a shorter window"}
-            except duckdb.IOException as ex:
-                self._read_at = None
-                self._checked.clear()
-                if not left:
-                    return {"error": f"files of the spool cannot be read: {reader.first_line(ex)}"}
             except PgtareError as ex:
                 return {"error": str(ex)}
             except duckdb.Error as ex:
-                return {"error": f"DuckDB cannot answer: {reader.first_line(ex)}"}
+                self._read_at = None
+                self._checked.clear()
+                of_files = isinstance(ex, duckdb.IOException)
+                if of_files and left == _TRIES - 1:
+                    continue  # they may only have been replaced
+                if not left or not (self._find_damaged(request) or of_files):
+                    why = (
+                        "files of the spool cannot be read" if of_files else "DuckDB cannot answer"
+                    )
+                    return {"error": f"{why}: {reader.first_line(ex)}"}
         raise AssertionError
+
+    def _find_damaged(self, request: dict[str, Any]) -> bool:
+        """Decode all segments that a request reads, after an error; whether one cannot be.
+
+        DuckDB's errors on damage within a file are of many kinds, and few name the file.
+        """
+        sql = query_text.filled(request["query"], request["identifiers"], request["only"])
+        after_us, to_us = request["window"]
+        known = len(self._damaged)
+        try:
+            found = self._newest()
+        except PgtareError:
+            return False
+        for relation in query_text.relations(sql):
+            spans = spool_views.segments_of(
+                relation, found, (after_us, to_us), request["grain"], self._damaged
+            )
+            for segment in (one for _, some in spans for one in some):
+                try:
+                    for _ in segments.groups(self._root, segment):
+                        pass
+                except DamagedFile:
+                    if (self._root / segment.name).exists():  # else it was only replaced
+                        self._damaged.add(segment.name)
+        return len(self._damaged) > known
 
     def _query(self, request: dict[str, Any], last_try: bool) -> dict[str, Any]:
         sql = query_text.filled(request["query"], request["identifiers"], request["only"])
@@ -118,14 +147,17 @@ class QueryWorker:
         )
 
     def _state(self) -> dict[str, Any]:
-        """The newest commit; of each table the first and the last time, and the rows."""
+        """The newest commit; of each table the first and the last time, and the rows.
+
+        dropped_us: of tables that have lost rows, the latest time of these.
+        """
         found = self._newest()
         spans: dict[str, list[int]] = {}
         for one in found.segments.values():
             first, last, rows = spans.get(one.table, [one.first_us, one.last_us, 0])
             ends = [min(first, one.first_us), max(last, one.last_us)]
             spans[one.table] = [*ends, rows + one.rows]
-        return {"seq": found.seq, "spans": spans}
+        return {"seq": found.seq, "spans": spans, "dropped_us": dict(found.dropped_us)}
 
     def _newest(self) -> SpoolManifest:
         """What the spool holds now; read again if it was replaced."""

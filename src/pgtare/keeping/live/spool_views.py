@@ -100,22 +100,37 @@ def view(
     """The SELECT of a relation. left_out: segments that cannot be read."""
     if relation == "samples":
         return SAMPLES
-    if relation in WHOLE:
-        window = (-(1 << 62), 1 << 62)
     parts = []
-    for span in spans(relation, *window, grain, found.rolled_us):
-        files = [
-            f"{root}/{segment.name}"
-            for segment in found.of_table(span.table)
-            if _overlaps(segment, span) and segment.name not in left_out
-        ]
-        if files:
+    for span, of_span in segments_of(relation, found, window, grain, left_out):
+        if of_span:
+            files = [f"{root}/{segment.name}" for segment in of_span]
             parts.append(_part(span, files, relation))
     columns = TABLES[relation].columns
     if not parts:
         empty = ", ".join(f"NULL::{reader.type_name(c)} AS {c.name}" for c in columns)
         parts = [f"SELECT {empty} WHERE false"]
     return union(relation, parts, "epoch_us")
+
+
+def segments_of(
+    relation: str,
+    found: SpoolManifest,
+    window: tuple[int, int],
+    grain: Grain,
+    left_out: Collection[str] = (),
+) -> Iterator[tuple[RowsSpan, list[Segment]]]:
+    """The segments that a relation is read from, by span. left_out: as of `view`."""
+    if relation in WHOLE:
+        window = (-(1 << 62), 1 << 62)
+    for span in spans(relation, *window, grain, found.rolled_us):
+        yield (
+            span,
+            [
+                segment
+                for segment in found.of_table(span.table)
+                if _overlaps(segment, span) and segment.name not in left_out
+            ],
+        )
 
 
 def union(relation: str, parts: Sequence[str], micros: str) -> str:

@@ -97,7 +97,7 @@ class StoreWorker:
             f"FROM {connection.database}.{name}"
             for name in TABLES
         )
-        found = connection.rows(" UNION ALL ".join(parts))
+        _, found = connection.answer(" UNION ALL ".join(parts), settings=SETTINGS)
         spans = {
             str(name): [int(first), int(last), int(rows)]
             for name, first, last, rows in found

@@ -65,7 +65,10 @@ class WorkerProcess:
         ]
 
     async def state(self) -> dict[str, Any]:
-        """What the spool holds: seq, and spans by table: first and last time, µs, and rows."""
+        """What the spool holds: seq, and spans by table: first and last time, µs, and rows.
+
+        Of a spool also dropped_us, of a store left_out.
+        """
         return await self.ask({"state": True})
 
     async def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:

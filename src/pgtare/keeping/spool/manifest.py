@@ -60,8 +60,8 @@ class SpoolManifest:
 
     readings: by server and part. rolled_us: for each rolled-up table, up to which ts of its source
     it is. retired: replaced files that readers may still have open. dropped: rows that a table has
-    lost by age or for room. damaged: files set aside, and why. lost: first and last number of
-    commits that were lost with a damaged manifest.
+    lost by age or for room; dropped_us: the latest ts of these, µs since 1970. damaged: files set
+    aside, and why. lost: first and last number of commits that were lost with a damaged manifest.
     rolled_early: if the watermark of a rolled-up table was set back, what is summed up beyond it:
     rows of commits up to a number, with ts up to a time in µs.
     """
@@ -73,6 +73,7 @@ class SpoolManifest:
     rolled_us: Mapping[str, int] = field(default_factory=dict)
     retired: Mapping[str, Retired] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped_us: Mapping[str, int] = field(default_factory=dict)
     damaged: Mapping[str, str] = field(default_factory=dict)
     lost: tuple[tuple[int, int], ...] = ()
     rolled_early: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
@@ -130,6 +131,7 @@ def write(volume: Volume, manifest: SpoolManifest) -> SpoolManifest:
             for name, retired in manifest.retired.items()
         },
         "dropped": {name: [rows] for name, rows in manifest.dropped.items()},
+        "dropped_us": dict(manifest.dropped_us),
         "damaged": dict(manifest.damaged),
         "lost": manifest.lost,
         "rolled_early": dict(manifest.rolled_early),
@@ -271,6 +273,7 @@ def _of_content(path: Path, content: dict[str, Any], old: list[Segment]) -> Spoo
         retired={name: Retired(*rest) for name, rest in content["retired"].items()},
         # earlier versions wrote more after the rows
         dropped={name: lost[0] for name, lost in content["dropped"].items()},
+        dropped_us=content.get("dropped_us", {}),  # which earlier versions did not write
         damaged=content["damaged"],
         lost=tuple((first, last) for first, last in content["lost"]),
         rolled_early={

@@ -38,6 +38,7 @@ class Publication:
         self._rolled_early = dict(manifest.rolled_early)
         self._retired = dict(manifest.retired)
         self._dropped = dict(manifest.dropped)
+        self._dropped_us = dict(manifest.dropped_us)
         self._damaged = dict(manifest.damaged)
         self._written: list[str] = []
 
@@ -100,7 +101,9 @@ class Publication:
     def drop(self, segment: Segment) -> None:
         """Give up the rows of a segment."""
         del self._segments[segment.name]
-        self._dropped[segment.table] = self._dropped.get(segment.table, 0) + segment.rows
+        table, last_us = segment.table, segment.last_us
+        self._dropped[table] = self._dropped.get(table, 0) + segment.rows
+        self._dropped_us[table] = max(self._dropped_us.get(table, last_us), last_us)
 
     def set_aside(self, name: str, why: str) -> None:
         """Set a damaged file aside, a segment or a reading."""
@@ -133,6 +136,7 @@ class Publication:
                 rolled_early=self._rolled_early,
                 retired=self._retired,
                 dropped=self._dropped,
+                dropped_us=self._dropped_us,
                 damaged=self._damaged,
             ),
         )

@@ -95,6 +95,7 @@ async def sessions_at(
     rows = await request.rows(
         "sessions_at", only=request.of_server, window=around, grain="tick", most=20_000
     )
+    rows.sort(key=lambda row: (row["seen_us"], row["host"], row["process"]))
     newest: dict[str, int] = {}
     for row in rows:
         newest[row["host"]] = max(newest.get(row["host"], 0), row["seen_us"])

@@ -32,9 +32,14 @@ _FIGURES = (
     PageColumn("active_ns_per_transaction", "per transaction", "ns"),
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
-EARLIER_SAMPLES = "Samples are kept for two days: earlier ones are not in this table."
+EARLIER_SAMPLES = (
+    "Samples are kept for two days, or as long as the agent is told and has room: earlier ones are "
+    "not in this table."
+)
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
 _MOST_TEXTS = 50_000
+#: A total is the sum over all servers, of which a store may have many.
+_MOST_SERVERS = 1_000_000
 #: A chart over many hours reads hours if there are more rows of minutes than this.
 _MOST_CHARTED = 8_000_000
 #: Charts of statements show events instead: statements are too many.
@@ -111,7 +116,8 @@ async def members(
     totals = rows
     if len(rows) >= most:
         by_server = {**identifiers, "dimension": "server"}
-        totals = await request.rows("breakdown", identifiers=by_server, **ask)  # type: ignore[arg-type]
+        of_all = {**ask, "most": _MOST_SERVERS}
+        totals = await request.rows("breakdown", identifiers=by_server, **of_all)  # type: ignore[arg-type]
     names = ("aas", "spent_ns", "waits_ended", "waited_ns")
     total = {name: sum(row[name] for row in totals) for name in names}
     total["most_ns"] = max((row["most_ns"] or 0 for row in totals), default=0) or None

@@ -45,6 +45,8 @@ class ViewRequest:
     """whether nobody waits for the answer any more"""
     only: dict[str, str | int]
     left_out: list[str] = field(default_factory=list)
+    samples_gone_us: int = 0
+    """up to when samples were dropped, because they were old or for room"""
     coverage: list[LiveRow] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
     """segments of the spool that answers lack, up to now"""
@@ -66,6 +68,7 @@ class ViewRequest:
         window = time_window.window_of(words, newest_us, spans)
         request = cls(path, words, worker, spans, newest_us, window, is_gone, _only(words))
         request.left_out = state.get("left_out", [])
+        request.samples_gone_us = state.get("dropped_us", {}).get("sessions", 0)
         request.coverage = await request.rows("coverage")
         return request
 
@@ -149,6 +152,8 @@ class ViewRequest:
             return self
         kept_us = self.newest_us - _SAMPLES_KEPT_US
         first_us = min(self.spans.get("sessions", [kept_us])[0] - time_window.US, kept_us)
+        if self.samples_gone_us <= self.newest_us:  # else a clock was ahead
+            first_us = max(first_us, self.samples_gone_us)
         if first_us <= self.window.after_us:
             return self
         window = replace(self.window, after_us=min(first_us, self.window.to_us), last=None)
