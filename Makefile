@@ -47,7 +47,7 @@ live: $(VENV)/.setup-agent
 	@$(BIN)/pgtare live
 
 test: setup-dev
-	@$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS)
+	@$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(DEFAULT_TESTS)
 
 test-slow: setup-dev
 	@$(BIN)/pytest -m "slow and not source"

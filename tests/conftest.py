@@ -105,7 +105,7 @@ def pytest_configure() -> None:
     """
     gc.set_threshold(100_000, 50, 100)
     gc.disable()
-    # how long an example takes says nothing where six processes share two processors
+    # how long an example takes says nothing where several processes share two processors
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile(
         "shared machine", suppress_health_check=slow, deadline=None

@@ -209,6 +209,7 @@ def test_follows_the_theme_and_its_change_with_contrast_of_aa(
     assert opened.complaints == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "which", ["page_file", pytest.param("hostile_file", marks=pytest.mark.slow)]
 )

@@ -122,6 +122,7 @@ def gaps_of(watching: Watching) -> int:
     return len(found)
 
 
+@pytest.mark.slow
 def test_names_of_roles_are_read_however_many_roles_there_are(
     waits18: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_parallel_queries_go_on_when_the_counter_is_given_up(
         assert in_a_worker(cluster) == ["monotonic"] * 2
 
 
+@pytest.mark.slow
 def test_a_counter_given_up_is_still_said_to_be_in_use(
     wheel: Binaries, kernel: KernelClock
 ) -> None:

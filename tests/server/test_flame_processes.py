@@ -44,6 +44,7 @@ def test_over_tcp_though_the_clock_was_set(
             assert connection.info.backend_pid not in target.pids
 
 
+@pytest.mark.slow
 def test_a_server_elsewhere_is_not_taken_for_one_here(
     server18: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,7 +158,10 @@ def test_the_traps_catch(owned: Cluster) -> None:
     "command",
     [
         "weigh track_io_timing pg_stat_statements --dry-run --dsn {}",
-        "weigh pg_stat_statements track_io_timing --duration 2 --dsn {}",
+        pytest.param(
+            "weigh pg_stat_statements track_io_timing --duration 2 --dsn {}",
+            marks=pytest.mark.slow,
+        ),
         "weigh pg_stat_statements --outside --duration 2 --dsn {}",
         pytest.param(
             "weigh --arm \"x: search_path='trap, pg_catalog'\" --outside --duration 2 --dsn {}",

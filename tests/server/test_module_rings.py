@@ -177,6 +177,7 @@ def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
     assert crashes(server) == []
 
 
+@pytest.mark.slow
 def test_idle_sessions_that_never_woke_are_no_burden(small: Cluster) -> None:
     """Of 300 idle sessions of an old trial, each gets its settings back when it next asks."""
     # a busy machine takes a while for so many connections

@@ -454,6 +454,7 @@ def test_background_processes_leave_their_rings(small: Server, onlooker: Connect
         one(onlooker, "SELECT wait_event_timing_set(%s, NULL)", pid)
 
 
+@pytest.mark.slow
 def test_traces_are_freed_although_no_session_does_anything(
     hasty: Server, hasty_onlooker: Connection
 ) -> None:

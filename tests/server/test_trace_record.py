@@ -470,6 +470,7 @@ def test_without_the_extension_and_the_module(
     assert "CREATE EXTENSION wait_event_timing; CREATE EXTENSION sql_trace;" in message
 
 
+@pytest.mark.slow
 @binaries_slowly_on_15
 def test_a_crash_of_the_server_in_mid_trace(binaries: Binaries, tmp_path: Path) -> None:
     rec = tmp_path / "rec"

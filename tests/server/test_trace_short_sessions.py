@@ -36,6 +36,7 @@ def unread_notes(trace: Trace) -> list[str]:
     return [note for note in trace.notes() if "ended unread" in note]
 
 
+@pytest.mark.slow
 def test_recorder_that_comes_too_late(
     tracer: Cluster, onlooker: Connection, tmp_path: Path
 ) -> None:

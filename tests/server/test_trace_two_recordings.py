@@ -116,6 +116,7 @@ def test_the_lock_of_a_role_that_could_not_record_keeps_no_session_traced(
     onlooker.execute("DROP ROLE nobody_special")
 
 
+@pytest.mark.slow
 def test_a_session_that_is_given_back_in_mid_recording(
     tracer: Cluster, onlooker: Connection, app: Connection, tmp_path: Path
 ) -> None:

@@ -698,6 +698,7 @@ def test_a_guardian_that_is_killed_is_missed_before_a_long_window(
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_everything_is_put_back_before_the_analysis(
     server: Cluster, own_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_what_is_in_no_commit_is_run_again(tmp_path: Path, monkeypatch: pytest.M
     assert ran(tmp_path, GOOD) != first
 
 
+@pytest.mark.slow
 def test_tests_that_are_all_skipped_prove_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

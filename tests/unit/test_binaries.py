@@ -69,6 +69,7 @@ def test_wheel_copy_is_reused(wheel: Binaries) -> None:
     assert wheel.postgres.stat().st_ino == before
 
 
+@pytest.mark.slow
 def test_wheel_copy_cut_short_is_made_again(own_place: Path) -> None:
     install = wheel_module.private_copy()
     script = install / "share" / "postgres.bki"

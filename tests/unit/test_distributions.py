@@ -163,6 +163,7 @@ def test_a_quantile_takes_microseconds(df: float) -> None:
     assert (time.process_time() - begin) / 500 < 500e-6  # it takes 20 to 50
 
 
+@pytest.mark.slow
 def test_an_agent_does_not_load_scipy() -> None:
     code = "import sys, pgtare.cli.agent; sys.exit('scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -413,6 +413,7 @@ def _drawn_by(servers: list[tuple[float, float, float]]) -> list[ServerEffect]:
     return [ServerEffect(f"s{i:02}", *server) for i, server in enumerate(servers)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(FLEETS, st.randoms(use_true_random=False))
 def test_the_order_of_servers_changes_nothing(servers: list, random) -> None:

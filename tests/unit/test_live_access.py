@@ -218,6 +218,7 @@ def write_certificate(certificate: Path, key: Path, algorithm: str) -> None:
     new[1].replace(key)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
 def test_a_renewed_certificate_is_shown_to_new_connections(tmp_path: Path) -> None:
     """Also if its key is of another kind, and while half of the pair is there."""

@@ -209,6 +209,7 @@ def test_its_largest_share_is_that_of_the_window(tmp_path: Path) -> None:
         assert (between["share"], between["class"]) == ("0.98", "outage")
 
 
+@pytest.mark.slow
 def test_one_of_a_server_that_is_gone_is_not_open_for_ever(tmp_path: Path) -> None:
     spool = make_spool(tmp_path / "spool")
     begin = END - timedelta(minutes=100)
@@ -228,6 +229,7 @@ def test_one_of_a_server_that_is_gone_is_not_open_for_ever(tmp_path: Path) -> No
         assert {row["title"]: row["state"] for row in listed}["of the gone"] == "open then"
 
 
+@pytest.mark.slow
 def test_one_that_came_back_and_one_of_the_same_name(tmp_path: Path) -> None:
     """The same within ten minutes: times open. Later it is another one, with the same key."""
     spool = make_spool(tmp_path / "spool")

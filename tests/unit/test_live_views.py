@@ -227,6 +227,7 @@ def test_which_statement_became_slower(page: ServedPage) -> None:
     assert "UPDATE stock SET left_over" in chart
 
 
+@pytest.mark.slow
 def test_all_statements_are_compared(tmp_path: Path) -> None:
     """Also those that are far from the largest in one window, with texts of both."""
     after = datetime(2026, 11, 2, 14, 10, tzinfo=UTC)
@@ -338,6 +339,7 @@ def test_a_damaged_file_is_named_where_its_rows_are_missing(tmp_path: Path) -> N
         assert "cannot be read" not in one.get(f"/findings?{before}").text
 
 
+@pytest.mark.slow
 def test_all_that_wait_are_counted(tmp_path: Path) -> None:
     """Blockers are looked up for 20 sessions of a sample; a part of the minute was watched."""
     ts = datetime(2026, 11, 2, 14, 0, 30, tzinfo=UTC)
@@ -430,6 +432,7 @@ def test_a_total_is_of_all_servers(tmp_path: Path) -> None:
     assert {round(210 * float(row["share"]), 6) for row in found} == {1.0}
 
 
+@pytest.mark.slow
 def test_an_events_page_has_the_waits_of_the_table_that_leads_to_it(tmp_path: Path) -> None:
     usual = {"type": ["IO"] * 2, "event": ["DataFileRead"] * 2, "idle": [False] * 2}
     types = {"backend_type": ["client backend", "autovacuum worker"], "background": [False, True]}
@@ -447,6 +450,7 @@ def test_an_events_page_has_the_waits_of_the_table_that_leads_to_it(tmp_path: Pa
         assert "1,000 waits ended" in one.get(of_all.replace(" ", "%20")).text
 
 
+@pytest.mark.slow
 def test_the_moment_of_the_longest_queue_is_shown(tmp_path: Path) -> None:
     """Not the last one of its half hour, and not all that waited in it one after the other."""
     spool = tmp_path / "spool"
@@ -466,6 +470,7 @@ def test_the_moment_of_the_longest_queue_is_shown(tmp_path: Path) -> None:
         assert "process 6" not in tree
 
 
+@pytest.mark.slow
 def test_what_the_module_lost_is_by_the_hour_that_was_read(tmp_path: Path) -> None:
     """It has rows only where it grew."""
     figures = {"kind": ["missed", "statements_evicted"], "value": [10.0, 20.0]}
@@ -682,6 +687,7 @@ def test_cells() -> None:
 # The worker
 
 
+@pytest.mark.slow
 def test_a_slow_query_is_stopped_and_the_next_one_answered(spool: Path) -> None:
     async def ask() -> None:
         worker = WorkerProcess(spool, limit_s=0.001)
@@ -707,6 +713,7 @@ def test_a_slow_query_is_stopped_and_the_next_one_answered(spool: Path) -> None:
         thread.submit(lambda: asyncio.run(ask())).result()
 
 
+@pytest.mark.slow
 def test_nothing_is_computed_for_a_browser_that_has_gone(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def test_hours_ahead_for_twenty_minutes(tmp_path: Path, restart: bool) -> None:
     assert not newest(tmp_path).rolled_early
 
 
+@pytest.mark.slow
 def test_years_back_for_twenty_minutes(tmp_path: Path) -> None:
     """What is summed up already is neither read nor summed up again."""
     with Spool.open(tmp_path, UNLIMITED) as spool:

@@ -213,7 +213,7 @@ LAST_STEPS = 10
 @pytest.mark.parametrize(
     ("name", "stride"),
     [
-        ("commit", 6 * STRIDES["commit"]),
+        ("commit", 12 * STRIDES["commit"]),
         pytest.param("damage", 1, marks=pytest.mark.slow),
         *(pytest.param(name, 1, marks=pytest.mark.slow) for name in STRIDES),
     ],

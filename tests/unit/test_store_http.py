@@ -236,6 +236,7 @@ def rows_of(stand_in: ClickHouseStandIn) -> str:
     )
 
 
+@pytest.mark.slow
 def test_a_page_over_a_store(stand_in: ClickHouseStandIn, store: StoreConnection) -> None:
     from tests.live_pages import served
 

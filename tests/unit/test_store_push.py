@@ -387,7 +387,7 @@ def test_the_pace_of_retries() -> None:
 @pytest.mark.parametrize(
     ("lost", "meanwhile", "then"),
     [
-        (8, 0, 500),
+        pytest.param(8, 0, 500, marks=pytest.mark.slow),
         pytest.param(4, 6, 500, marks=pytest.mark.slow),
         (8, 20, 9_000),
         pytest.param(100, 120, 500, marks=pytest.mark.slow),
