@@ -38,7 +38,7 @@ from tests.unit.store_engine import COMMITS, commit, differences, filled
 
 
 @pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseStandIn]:
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseStandIn]:
     pytest.importorskip("chdb")
     pytest.importorskip("clickhouse_connect")
     with ClickHouseStandIn(str(tmp_path_factory.mktemp("engine"))) as found:
@@ -48,9 +48,15 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSta
 
 
 @pytest.fixture
+def stand_in(listening: ClickHouseStandIn) -> ClickHouseStandIn:
+    """It has no faults, whatever a test before has let it have."""
+    listening.down, listening.lose_answers, listening.tear = False, 0, 0
+    listening.refused = set()
+    return listening
+
+
+@pytest.fixture
 def store(stand_in: ClickHouseStandIn) -> Iterator[StoreConnection]:
-    stand_in.down, stand_in.lose_answers, stand_in.tear = False, 0, 0
-    stand_in.refused = set()
     with connect(read(stand_in.url)) as connection:
         yield connection
 
