@@ -62,7 +62,7 @@ def test_histogram_holds_every_wait(
         "SELECT coalesce(sum(waits), 0) FROM pg_stat_wait_event_timing_system "
         "WHERE wait_event = 'PgSleep'"
     )
-    # so many that on a busy machine, too, one of them is no longer than it should be
+    # on a busy machine many sleeps last too long; of thirty, some do not
     eventually(lambda: one(observer, count) > 30)
     found = json.loads(waits(timed, "histogram", "pgsleep", "--json").stdout)
     assert sum(b["waits"] for b in found["buckets"]) == found["event"]["waits"]
@@ -180,7 +180,7 @@ def test_bad_input_is_one_sentence(wheel: Binaries, waits18: Cluster, tmp_path: 
         message = refused("waits", "top", *on)
         connection.execute("ALTER SYSTEM RESET wait_event_timing.capture")
         connection.execute("SELECT pg_reload_conf()")
-        # not by their number: sessions of earlier tests may end meanwhile
+        # compared by process, as sessions of earlier tests may end meanwhile
         eventually(lambda: before.issuperset(rows(connection, uncaptured)))
     assert message.startswith("pgtare: wait_event_timing.capture is off in every process")
     assert "ALTER SYSTEM SET wait_event_timing.capture = 'stats'; SELECT pg_reload" in message

@@ -127,7 +127,7 @@ def test_session_preload_takes_in_new_sessions_only(bare18: Cluster) -> None:
 @SESSIONS_LOAD_MODULES
 def test_sessions_that_end_in_a_trial_do_no_harm(bare18: Cluster) -> None:
     """Their dynamic memory is gone before the last of their exit callbacks runs."""
-    # a busy machine takes a while for so many connections
+    # on a busy machine a hundred connections take a while
     with trial(bare18, sessions=8, seconds=150.0) as running:
         for i in range(100):
             with bare_session(bare18, options="-c session_preload_libraries=pgtare") as client:

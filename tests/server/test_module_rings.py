@@ -180,7 +180,7 @@ def test_new_trial_while_sessions_of_the_old_one_write(server: Cluster) -> None:
 @pytest.mark.slow
 def test_idle_sessions_that_never_woke_are_no_burden(small: Cluster) -> None:
     """Of 300 idle sessions of an old trial, each gets its settings back when it next asks."""
-    # a busy machine takes a while for so many connections
+    # on a busy machine hundreds of connections take a while
     with trial(small, [{MARKER: "1111kB"}] * 2, sessions=400, seconds=150.0) as running:
         idle = [bare_session(small) for _ in range(300)]
         opened = [manager.__enter__() for manager in idle]

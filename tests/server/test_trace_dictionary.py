@@ -383,7 +383,7 @@ def test_the_keepers_files_have_names(wheel: Binaries) -> None:
         settings = SETTINGS | {"sql_trace.keep_directory": str(path / "kept")}
         with tracing(wheel, settings) as server, session(server, options=ON) as client:
             run_over(client, "files")
-            # not before: one of so many may be slow where the machine is busy
+            # set only now: on a busy machine any statement before may be slow, too
             client.execute("SET sql_trace.keep_slower_than = 200")
             client.execute("SELECT 'slow', pg_sleep(0.25)")
             (file,) = eventually(lambda: list((path / "kept").glob("kept-*.pgtrace")), 60)

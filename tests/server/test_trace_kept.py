@@ -122,7 +122,7 @@ def test_one_slow_statement_among_many(keeping: Cluster, admin: Connection, tmp_
     with traced(keeping) as client:
         for i in range(1500):
             client.execute("SELECT 'no ' || %s::int", (i,), prepare=True)
-        # not before: one of so many may be slow where the machine is busy
+        # set only now: on a busy machine any statement before may be slow, too
         client.execute("SET sql_trace.keep_slower_than = 200")
         took_s = executed_s(client, "SELECT pg_sleep(0.25)")
         client.execute("SELECT 'what came after'")

@@ -33,8 +33,8 @@ _FIGURES = (
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
 EARLIER_SAMPLES = (
-    "Samples are kept for two days, or as long as the agent is told and has room: earlier ones are "
-    "not in this table."
+    "Samples are kept for two days, or less if agent.toml says so or room is short: earlier ones "
+    "are not in this table."
 )
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
 _MOST_TEXTS = 50_000

@@ -35,12 +35,14 @@ _BEHIND = 5 * 10**9
 _STEP = 1000
 #: Where a record SESSION says when the session began.
 _SESSION_STARTED = slice(56, 64)
-#: Why a ring is not read: it is damaged; of a session that one may see, only the other is refused.
-DAMAGED = "a damaged ring, which was read no further"
-REFUSED = (
-    "no right to read its calls any further: it ran statements with the rights of another role, "
-    "which members of pg_read_all_stats may read"
-)
+#: Errors after which a ring is not read, and why, in words. Of a session that one may see, calls
+#: are refused only where it had another role's rights.
+UNREADABLE: dict[type[Exception], str] = {
+    psycopg.errors.InsufficientPrivilege: "no right to read its calls any further: it ran "
+    "statements with the rights of another role, which members of pg_read_all_stats may read",
+    # something wrote over it: others can still be read
+    psycopg.errors.InvalidParameterValue: "a damaged ring, which was read no further",
+}
 #: Reads of one ring in a row, so that others have their turn.
 _TURNS = 4
 
@@ -69,7 +71,7 @@ DRAIN = "SELECT next, lost, started, ended, data FROM {trace}.sql_trace_drain(%s
 class _Ring:
     """One ring of calls: its number in the trace, and how far it has been read.
 
-    damaged, refused: why it is read no further.
+    unreadable: why it is read no further.
     """
 
     number: int
@@ -77,8 +79,7 @@ class _Ring:
     started: datetime
     position: int = 0
     done: bool = False
-    damaged: bool = False
-    refused: bool = False
+    unreadable: str = ""
     lost: int = 0
     earlier: Earlier = field(default_factory=lambda: Earlier(0))
     session_started: datetime | None = None
@@ -197,8 +198,7 @@ class Drain:
 
     def unreadable(self) -> list[tuple[int, str]]:
         """Processes whose rings could not be read to their end, and why."""
-        found = [(ring.pid, DAMAGED) for ring in self.calls.values() if ring.damaged]
-        found += [(ring.pid, REFUSED) for ring in self.calls.values() if ring.refused]
+        found = [(ring.pid, ring.unreadable) for ring in self.calls.values() if ring.unreadable]
         for waits in self.rings.values():
             if waits.refused:
                 found.append((waits.pid, "no right to read its waits"))
@@ -226,8 +226,7 @@ class Drain:
             if not ring.done:
                 busy |= self._drain_calls(ring)
                 # each try again would be an error in the server's log
-                unreadable = ring.damaged or ring.refused
-                ring.done = unreadable or (found.ended is not None and ring.done)
+                ring.done = ring.done and (bool(ring.unreadable) or found.ended is not None)
             sessions[found.pid].append(_Session(found, ring.session_started))
         if self.waits and sessions:
             busy |= self._look_at_waits(sessions)
@@ -355,11 +354,8 @@ class Drain:
             return self.server.rows(DRAIN, ring.pid, ring.position)
         except psycopg.errors.UndefinedObject:
             ring.done = True
-        except psycopg.errors.InsufficientPrivilege:
-            ring.done = ring.refused = True
-        except psycopg.errors.InvalidParameterValue:
-            # something wrote over it: others can still be read
-            ring.done = ring.damaged = True
+        except tuple(UNREADABLE) as ex:
+            ring.done, ring.unreadable = True, UNREADABLE[type(ex)]
         return []
 
     def _tell_loss(self, ring: int, lost: int, when_ns: int | None = None) -> None:

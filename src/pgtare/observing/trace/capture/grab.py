@@ -18,7 +18,7 @@ from pgtare.kit.numbers import counted, duration, span
 from pgtare.observing.trace.analysis.tracing_cost import Costs
 from pgtare.observing.trace.capture import open_waits
 from pgtare.observing.trace.capture.before_recording import NOBODY, Earlier, records
-from pgtare.observing.trace.capture.drain import DAMAGED, DRAIN, REFUSED, Drain, rings
+from pgtare.observing.trace.capture.drain import DRAIN, UNREADABLE, Drain, rings
 from pgtare.observing.trace.capture.ring_selection import Key, Traced
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
 from pgtare.observing.trace.capture.target import Target, require_known
@@ -187,11 +187,8 @@ def _start(
             found = server.rows(DRAIN, ring.pid, position)
         except psycopg.errors.UndefinedObject:
             return None
-        except psycopg.errors.InsufficientPrivilege:
-            unreadable.append((ring.pid, REFUSED))
-            return None
-        except psycopg.errors.InvalidParameterValue:
-            unreadable.append((ring.pid, DAMAGED))
+        except tuple(UNREADABLE) as ex:
+            unreadable.append((ring.pid, UNREADABLE[type(ex)]))
             return None
         ((following, lost, started, _, data),) = found
         if started != ring.started:

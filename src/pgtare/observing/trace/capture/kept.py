@@ -154,7 +154,7 @@ def next_to(trace: Trace) -> list[Trace]:
 def read(server: Server | Path, kept: KeptTrace) -> Trace:
     """A kept trace, from a server or from its directory. Raises as `take` does.
 
-    That of a server is a file of ours meanwhile: MeasurementError without room for it.
+    A trace of a server goes through a temporary file: MeasurementError if that cannot be written.
     """
     if isinstance(server, Path):
         return load(server / str(kept.file))
