@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgtare.keeping.agent.server_session import ServerSession
-from pgtare.postgres import chosen_host, own_session
+from pgtare.postgres import chosen_host, own_session, pooler
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from tests.commands import in_process, refused
@@ -53,6 +54,16 @@ def test_another_session_goes_to_the_same_server_with_the_same_password(wheel: B
                 assert other.info.backend_pid != conn.info.backend_pid
                 for name in ("user", "dbname", "host", "port", "password"):
                     assert getattr(other.info, name) == getattr(conn.info, name)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_no_hour_is_lost_as_summer_time_ends(strict: Cluster, binary: bool) -> None:
+    """Of any session of ours moments come in UTC: both are half past two in Berlin."""
+    query = "SELECT '2026-10-25 00:30+00'::timestamptz, '2026-10-25 01:30+00'::timestamptz"
+    dsn = strict.dsn(options="-c TimeZone=Europe/Berlin")
+    with closing(own_session.connect(dsn)) as conn:
+        ((before, after),) = pooler.rows(conn, query, binary=binary)
+    assert after - before == timedelta(hours=1)
 
 
 def asks(dsn: str) -> list[tuple[str, ...]]:

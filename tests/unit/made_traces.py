@@ -169,9 +169,17 @@ class StreamBuilder:
         body += b"".join(struct.pack("<iIQQQqqq", *node) for node in nodes)
         self.record(RecordKind.ROWSOURCES, when, body, call)
 
-    def error(self, when: int, message: str, state: int = 0, call: int = 0, text: int = 0) -> None:
+    def error(
+        self,
+        when: int,
+        message: str,
+        state: int = 0,
+        call: int = 0,
+        text: int = 0,
+        severity: int = 1,
+    ) -> None:
         raw = message.encode()
-        body = struct.pack("<IIQII", state, 1, text, len(raw), len(raw)) + raw
+        body = struct.pack("<IIQII", state, severity, text, len(raw), len(raw)) + raw
         self.record(RecordKind.ERROR, when, body, call)
 
     def level(self, when: int, level: int, reason: int, rate: float) -> None:

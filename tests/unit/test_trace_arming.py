@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psycopg
 import pytest
 
 from pgtare.observing.trace.capture import recorder_guard
 from pgtare.observing.trace.capture.arming import Arming
+from pgtare.observing.trace.capture.drain import Drain, _Ring
+from pgtare.observing.trace.capture.record import TraceRecorder
 from pgtare.observing.trace.capture.recorder_guard import Guard
 from pgtare.observing.trace.capture.ring_selection import Choice
-from pgtare.observing.trace.capture.server import Server
+from pgtare.observing.trace.capture.server import Server, Unread
 from pgtare.observing.trace.capture.target import Target
-from tests.unit.made_traces import BEGAN_NS
+from pgtare.observing.trace.file.reader import load
+from pgtare.observing.trace.file.writer import Writer
+from tests.unit.made_traces import BEGAN_NS, NO_RESERVE
 
 BEGAN = datetime.fromtimestamp(BEGAN_NS / 1e9, UTC)
 
@@ -42,6 +48,15 @@ class _Sessions:
             return []
         names = ("app", "shop", "web")
         return [(pid, began, *names, 0, None, None, None) for pid, began in self.live]
+
+
+class _Recorded(_Sessions):
+    """One that is recorded, and lost nothing."""
+
+    has_waits, setter_name = False, "public.sql_trace_set"
+
+    def unread(self) -> Unread:
+        return Unread()
 
 
 class _Guard:
@@ -95,3 +110,28 @@ def test_a_guard_outlasts_a_long_recovery(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=[said]))
     recorder_guard._watch()
     assert given_back == [True]
+
+
+def test_a_right_that_is_lost_in_mid_recording_ends_it_as_usual(tmp_path: Path) -> None:
+    """Its sessions cannot be given back: that is said, and the file has its end."""
+    path = tmp_path / "t.pgtrace"
+
+    def disarm() -> None:
+        raise psycopg.errors.InsufficientPrivilege("permission denied for function sql_trace_set")
+
+    server = cast(Server, _Recorded())
+    recorder = TraceRecorder.__new__(TraceRecorder)
+    recorder.server, recorder.target, recorder.path = server, Target(4), path
+    recorder.choice = Choice(recorder.target, BEGAN)
+    recorder.began, recorder.until, recorder.notes = BEGAN, None, []
+    recorder.unnumbered, recorder._schedstat = False, False
+    recorder.writer = Writer(path, b"{}", NO_RESERVE)
+    recorder.drain = Drain(server, recorder.writer, recorder.choice, waits=False)
+    recorder.drain.calls[4711, BEGAN] = _Ring(1, 4711, BEGAN)
+    arming = SimpleNamespace(armed={4711: BEGAN}, notes=[], disarm=disarm)
+    recorder.arming = cast(Arming, arming)
+    done = recorder._finish("time", "", 0.0)
+    why, left = done.notes
+    assert why.startswith("permission denied for function sql_trace_set: ")
+    assert "session 4711; SELECT public.sql_trace_set(pid, NULL)" in left
+    assert load(path).notes() == done.notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -84,3 +84,27 @@ def test_a_ring_that_cannot_be_read_is_asked_for_once(
     (ring,) = rings(cast(Server, server), began)
     assert grab._start(cast(Server, server), ring, None, unreadable) is None
     assert unreadable == [(pid, note)]
+
+
+class _BegunAnew(_Refusing):
+    """One on which another session has the number of the process by now."""
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        (old,) = super().rows(query, *values)
+        if not self.asked:
+            return [old]
+        later = self.started + timedelta(seconds=1)
+        return [(4711, later, None, *old[3:-1], later)]
+
+
+def test_a_ring_that_began_anew_is_not_damaged(tmp_path: Path) -> None:
+    """The position in the old one lies behind the end of the new one."""
+    began = datetime.now(UTC)
+    server = _BegunAnew(psycopg.errors.InvalidParameterValue(), began)
+    writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
+    held = grab._Held(began, {(4711, began): grab._Start(0, 1, 0)})
+    drain = Drain(cast(Server, server), writer, held, waits=False)
+    assert not drain.look()
+    writer.abandon()
+    assert server.asked == 1
+    assert not drain.unreadable()

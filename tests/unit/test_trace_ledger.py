@@ -17,7 +17,7 @@ from pgtare.observing.trace.analysis.ledger import Ledger
 from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.record_decoder import decode
-from pgtare.observing.trace.file.records import ESTIMATED, FAILED, CallKind
+from pgtare.observing.trace.file.records import ESTIMATED, FAILED, CallKind, packed_sqlstate
 from pgtare.observing.trace.output.active_sessions import over_time
 from pgtare.observing.trace.output.page import page
 from tests.sample_trace import ROWS, by, two_requests, two_requests_ledger
@@ -128,6 +128,31 @@ def test_nested_calls_take_their_time_from_the_outer_one(tmp_path: Path) -> None
     assert own.tolist() == pytest.approx([2 * MS, 3 * MS, MS, 4 * MS])
     # of the client's statement all of it
     assert by(book, "statement") == pytest.approx({"SELECT f()": 8 * MS, "between calls": 2 * MS})
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_statement_in_which_its_session_was_ended_has_a_call(tmp_path: Path, idle: bool) -> None:
+    """Nothing of it is written but the error. idle: it was ended between two requests."""
+    b = session_stream()
+    b.text(1, "SELECT pg_sleep(60)", 1)
+    b.request(0, MS)
+    b.call(CallKind.PARSE, 5 * MS, 6 * MS, text=1, query_id=1)
+    b.call(CallKind.PLAN, 6 * MS, 7 * MS, text=1, query_id=1)
+    if idle:
+        b.execution(7 * MS, 8 * MS)
+    b.error(27 * MS, "terminating", packed_sqlstate("57P01"), text=0 if idle else 1, severity=2)
+    b.end(28 * MS)
+    book = ledgers.ledger(trace(tmp_path / "t.pgtrace", b.data))
+    executions = book.calls[book.calls["kind"] == CallKind.EXECUTE]
+    (last,) = executions
+    if idle:
+        assert not last["flags"] & FAILED
+        return
+    assert last["end"] - last["start"] == 20 * MS
+    assert last["flags"] & FAILED
+    (found,) = statements.report(book)
+    assert found.errors == {"57P01": 1}
+    assert found.calls["execute"].max_ns == 20 * MS
 
 
 def test_time_is_that_of_the_application_of_the_moment(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pgtare.observing.trace.capture.server import Server, Unread
 from pgtare.observing.trace.capture.target import Target
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import FAILED
-from pgtare.observing.trace.file.tables import Table
+from pgtare.observing.trace.file.tables import NO_RING, Table
 from pgtare.observing.trace.file.writer import Writer
 from pgtare.observing.trace.output.active_sessions import over_time
 from pgtare.postgres.wait_ring import RECORD, RingRecordKind
@@ -272,3 +272,49 @@ def test_a_loss_is_written_with_the_begin_of_the_next_record(tmp_path: Path) -> 
     writer.close(b"{}")
     found = load(tmp_path / "t.pgtrace")
     assert (found.losses, found.gaps) == ({1: 9000}, {1: [BEGAN_NS + 40_000 * MS]})
+
+
+def test_what_a_session_did_under_another_name_is_left_out(tmp_path: Path) -> None:
+    """It took the name 20 s after the recording had begun; settings had it traced all along."""
+    before = [(BEGIN, 1.0), (WAIT, 2.0), (END, 3.0), (WAIT, 19.9)]
+    server = _Rings([*before, (WAIT, 20.1)], [(BEGIN, 21.0), (WAIT, 22.0)])
+    choice = Choice(Target(8, application="shop"), server.started)
+    session = 4711, server.started
+    assert not choice.means(*session, "app", "shop", "web")
+    assert choice.means(*session, "app", "shop", "shop")
+    choice.found(session, server.started, server.started + timedelta(seconds=20))
+    writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
+    drain = drains.Drain(cast(Server, server), writer, choice, waits=True)
+    drain.look()
+    drain.look()
+    writer.close(b"{}")
+    found = load(tmp_path / "t.pgtrace")
+    assert (found.waits[1].start - BEGAN_NS).tolist() == [20_100 * MS, 22_000 * MS]
+    assert (found.marks[1]["when_ns"] - BEGAN_NS).tolist() == [21_000 * MS]
+    assert not found.losses
+
+
+class _EndedUnread(_Rings):
+    """A session ends unread at each look. Its clock is an hour ahead of ours."""
+
+    ended = -1
+
+    def unread(self) -> Unread:
+        self.ended += 1
+        return Unread(self.ended, self.ended, 100 * self.ended)
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        if query == "SELECT clock_timestamp()":
+            return [(self.started + timedelta(hours=1),)]
+        return super().rows(query, *values)
+
+
+def test_a_loss_is_noticed_by_the_servers_clock(tmp_path: Path) -> None:
+    server = _EndedUnread([(BEGIN, 1.0)])
+    writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
+    choice = Choice(Target(8, armed_only=True), server.started)
+    drains.Drain(cast(Server, server), writer, choice, waits=True).look()
+    writer.close(b"{}")
+    found = load(tmp_path / "t.pgtrace")
+    assert found.losses == {NO_RING: 100}
+    assert found.gaps == {NO_RING: [BEGAN_NS + 3_600_000 * MS]}

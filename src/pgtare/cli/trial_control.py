@@ -30,15 +30,16 @@ def status(dsn: Dsn) -> None:
 def _lines(s: Status) -> list[str]:
     if s.started is None:
         return ["no trial has run since the server started"]
+    began = f"{s.started.astimezone():%Y-%m-%d %H:%M:%S %Z}"
     if s.running:
         head = (
-            f"a trial runs: begun {s.started:%Y-%m-%d %H:%M:%S %Z} by process {s.owner_pid}, "
+            f"a trial runs: begun {began} by process {s.owner_pid}, "
             f"{s.seconds_left:.0f} s left at most"
         )
     else:
-        head = f"no trial runs; the last one began {s.started:%Y-%m-%d %H:%M:%S %Z}"
+        head = f"no trial runs; the last one began {began}"
         if s.ended is not None:
-            head += f" and ended {s.ended:%H:%M:%S} ({s.end_reason})"
+            head += f" and ended {s.ended.astimezone():%H:%M:%S} ({s.end_reason})"
     took_part = f"sessions: {s.sessions:,} took part"
     if s.running:
         took_part += f", {s.sessions_now:,} do so now"

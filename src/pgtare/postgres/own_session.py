@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.postgres import chosen_host, encodings, pooler
+from pgtare.postgres import chosen_host, encodings, moments, pooler
 
 #: Our own sessions; the module never lets them take part.
 APPLICATION_NAME = "pgtare"
@@ -68,6 +68,7 @@ def connect(
                 lambda target: _open(target, kind, unconverted), dsn, anew=anew
             )
         encodings.read_any(conn)
+        moments.read_in_utc(conn)
         with _waiting_is_said():
             pooler.look(conn)
         return conn

@@ -219,8 +219,8 @@ def _clients(n: int) -> str:
 def _previous_trial(status: Status) -> list[str]:
     if status.end_reason in ("owner gone", "lease expired"):
         return [
-            f"The trial before this one, begun {status.started:%Y-%m-%d %H:%M:%S}, lost its client "
-            "and was ended by the server; its sessions got their settings back."
+            f"The trial before this one, begun {status.started:%Y-%m-%d %H:%M:%S %Z}, lost its "
+            "client and was ended by the server; its sessions got their settings back."
         ]
     return []
 

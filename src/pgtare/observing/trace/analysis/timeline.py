@@ -38,6 +38,7 @@ from pgtare.observing.trace.file.records import (
     SEVERAL,
     CallKind,
     Stream,
+    packed_sqlstate,
 )
 from pgtare.postgres.statement_spans import FOREVER, Ending, spans
 from pgtare.postgres.wait_ring import RingRecordKind
@@ -150,6 +151,7 @@ def _of_calls(trace: Trace, ring: Ring, waiting: list[Ring]) -> tuple[Process | 
     process.calls = calls[calls["end"] > begin]
     _go_on(process, trace, base)
     _run_on(process, trace)
+    _run_into_end(process)
     started = sharpened(decoded.requests["start"] + base, arrivals)
     answered = decoded.requests["end"] + base
     process.requests = _apart(np.stack([np.minimum(started, answered), answered], axis=1))
@@ -282,6 +284,20 @@ def _run_on(process: Process, trace: Trace) -> None:
     process.end = at
     answered = process.stream.requests["end"] + process.zero
     process.calls = with_call_under_way(process.calls, int(answered.max(initial=0)), at)
+
+
+def _run_into_end(process: Process) -> None:
+    """A session that was ended in a statement wrote no call of it, but the error."""
+    if not process.stream.errors or process.stream.errors[-1].severity == "ERROR":
+        return
+    error = process.stream.errors[-1]
+    answered = process.stream.requests["end"] + process.zero
+    until = min(process.zero + error.when, process.end)
+    calls = with_call_under_way(process.calls, int(answered.max(initial=0)), until)
+    if len(calls) > len(process.calls) and calls["text"][-1] == error.text:
+        calls["flags"][-1] |= FAILED
+        calls["sqlstate"][-1] = packed_sqlstate(error.sqlstate)
+        process.calls = calls
 
 
 def _all_traced(stream: Stream) -> bool:

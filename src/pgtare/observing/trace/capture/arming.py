@@ -26,11 +26,12 @@ FROM pg_stat_activity a
 LEFT JOIN {trace}.sql_trace_sessions() s ON s.pid = a.pid AND s.ended IS NULL
 WHERE a.backend_type = 'client backend' AND a.pid <> {own} ORDER BY a.pid
 """
-#: The same of waits alone; nothing tells who had them traced, nor how much its ring holds.
+#: The same of waits alone; nothing tells who had them traced, nor how much its ring holds: that is
+#: what is older than now.
 _CLIENTS_OF_WAITS = """
 SELECT a.pid, a.backend_start, a.usename, a.datname, a.application_name,
        CASE s.capture WHEN 'trace' THEN 8 ELSE 0 END, 'wait_event_timing.capture', r.started,
-       NULL::bigint
+       clock_timestamp()
 FROM pg_stat_activity a
 LEFT JOIN {waits}.pg_stat_wait_event_timing_sessions s USING (pid)
 LEFT JOIN {waits}.wait_event_timing_rings() r ON r.pid = a.pid AND r.ended IS NULL

@@ -90,8 +90,9 @@ class _Ring:
 class _Waits(WaitRing):
     """One ring of waits: its number in the trace, and how far it has been read.
 
-    begins: from when on its waits are needed, if that is its own. kept: anything of it is in the
-    trace. reached: when the last wait of it ended, ns since 1970.
+    begins: from when on its waits are needed, if that is its own. joined: what came before is not
+    for the trace. kept: anything of it is in the trace. reached: when the last wait of it ended, ns
+    since 1970.
     caught_up: all that it held at first has been read. behind: its clock is behind the server's by
     no more than this, in ns; None: nothing has come since that shows it.
     """
@@ -99,6 +100,7 @@ class _Waits(WaitRing):
     number: int = 0
     leader_pid: int | None = None
     begins: datetime | None = None
+    joined: datetime | None = None
     kept: bool = False
     reached: int = 0
     caught_up: bool = False
@@ -134,6 +136,9 @@ class WhichRings(Protocol):
 
     def begins(self, key: Key) -> datetime | None:
         """From when on the calls of a ring are in the trace, if each ring has its own begin."""
+
+    def joined(self, key: Key) -> datetime | None:
+        """When its session came to belong to the trace; None: it always did."""
 
 
 class Drain:
@@ -355,13 +360,21 @@ class Drain:
         except psycopg.errors.UndefinedObject:
             ring.done = True
         except tuple(UNREADABLE) as ex:
-            ring.done, ring.unreadable = True, UNREADABLE[type(ex)]
+            ring.done = True
+            if not self._began_anew(ring):
+                ring.unreadable = UNREADABLE[type(ex)]
         return []
 
+    def _began_anew(self, ring: _Ring) -> bool:
+        """Whether the process has another ring by now, which knows nothing of our position."""
+        found = {each.started for each in rings(self.server, self.began) if each.pid == ring.pid}
+        return any(started > ring.started for started in found)
+
     def _tell_loss(self, ring: int, lost: int, when_ns: int | None = None) -> None:
-        """when_ns: when the first record after it began; None: it is not known."""
+        """when_ns: when the first record after it began; None: that is not known, so now."""
         if when_ns is None:
-            when_ns = epoch_ns(datetime.now(self.began.tzinfo))
+            ((now,),) = self.server.rows("SELECT clock_timestamp()")
+            when_ns = epoch_ns(now)
         when = np.array([when_ns])
         self.writer.add(
             Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
@@ -384,6 +397,7 @@ class Drain:
                     number=number,
                     leader_pid=found.leader_pid,
                     begins=self.choice.begins(session.key),
+                    joined=self.choice.joined(session.key),
                 )
                 self.rings[found.pid, found.started] = waits
             if not waits.done:
@@ -393,9 +407,10 @@ class Drain:
         return busy
 
     def _drain_waits(self, ring: _Waits) -> bool:
+        since = ring.joined or self.began
         for _ in range(_TURNS):
             first, lost_before = not ring.read, ring.lost
-            records = ring.drain(self.server.rows, self.began)
+            records = ring.drain(self.server.rows, since)
             if ring.done:
                 return False
             first_ns = int(records["start_ns"][0]) + ring.started_ns if len(records) else None
@@ -404,10 +419,10 @@ class Drain:
             if lost := ring.lost - lost_before:
                 self._tell_loss(ring.number, lost, first_ns)
             much = records.nbytes >= _MUCH
-            if ring.started < self.began:
-                if first:
+            if ring.started < since:
+                if not ring.caught_up:
                     records = self._since(records, ring)
-                elif ring.caught_up:
+                else:
                     self._compare_clocks(ring, records)
             self._keep(ring, records)
             if not much:
@@ -415,12 +430,15 @@ class Drain:
                 return False
         return True
 
-    def _since(self, records: Records, ring: WaitRing) -> Records:
+    def _since(self, records: Records, ring: _Waits) -> Records:
         """Without what was over before the recording began; clocks of rings may have drifted.
 
         If the ring's clock is behind, what came between the begin and this look is left out, too.
+        Of a session that joined later that is next to nothing, as it is met at once.
         """
-        return records[_over(records) >= epoch_ns(self.began) - ring.started_ns - _SLACK]
+        joined = ring.joined
+        since_ns = epoch_ns(self.began) - _SLACK if joined is None else epoch_ns(joined)
+        return records[_over(records) >= since_ns - ring.started_ns]
 
     def _compare_clocks(self, waits: _Waits, records: Records) -> None:
         """The latest of what a ring has got since the last look is hardly older than that look.

@@ -62,6 +62,9 @@ class _Held:
     def begins(self, key: Key) -> datetime:
         return _moment(key, self.starts[key])
 
+    def joined(self, key: Key) -> None:
+        """All sessions belonged to it at once."""
+
 
 @dataclass(frozen=True)
 class SessionReach:

@@ -17,7 +17,7 @@ import numpy as np
 import pgtare
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import machine
-from pgtare.kit.notes import alike
+from pgtare.kit.notes import alike, who
 from pgtare.observing.trace.analysis.tracing_cost import Costs
 from pgtare.observing.trace.capture import open_waits
 from pgtare.observing.trace.capture.arming import Arming
@@ -140,8 +140,8 @@ class TraceRecorder:
                 why = str(ex)
                 self._end("error", why)
                 raise MeasurementError(f"{why}; {self.path} holds what came before") from ex
-            except UsageError:
-                self._end("error", "no privilege")
+            except UsageError as ex:
+                self._end("error", str(ex))
                 raise
             found = self._finish(stopped, why, start)
         return found
@@ -192,8 +192,13 @@ class TraceRecorder:
                 self._sample_processor()
             except LimitReached as ex:
                 stopped, why = ex.limit, str(ex)
-            except MeasurementError as ex:  # the file has to say it as well
+            except (MeasurementError, UsageError) as ex:  # the file has to say it as well
                 self.notes.append(f"{ex}; what sessions did last may be missing")
+                if isinstance(ex, UsageError) and self.arming.armed:
+                    # a right was taken away meanwhile, and our guard has no more of them
+                    left = who("session", sorted(self.arming.armed))
+                    give_back = f"SELECT {self.server.setter_name}(pid, NULL)"
+                    self.notes.append(f"may still be traced: {left}; {give_back} ends that")
             seconds = time.monotonic() - start
             stopped, why = self._end(stopped, why)
             nobody = not (self.drain.sessions or self.drain.unread.sessions)

@@ -49,11 +49,13 @@ class Choice:
     """The sessions that a recording means, and their rings.
 
     before: up to which position a ring is not for the recording, by what was written earlier.
+    _joined: up to when one of waits is not, if its session took its name later.
     """
 
     target: Target
     began: datetime
     before: dict[Key, int] = field(default_factory=dict)
+    _joined: dict[Key, datetime] = field(default_factory=dict)
     _meant: dict[Key, Key | None] = field(default_factory=dict)
     _others: set[Key] = field(default_factory=set)
     _traced: set[Key] = field(default_factory=set)
@@ -65,6 +67,10 @@ class Choice:
 
     def begins(self, key: Key) -> None:
         """All of them when the recording does."""
+
+    def joined(self, key: Key) -> datetime | None:
+        """When a session that had a ring of waits came to belong to it; None: it always did."""
+        return self._joined.get(key)
 
     def means(
         self,
@@ -87,13 +93,21 @@ class Choice:
         self._meant[session] = None
         return True
 
-    def found(self, session: Key, ring_started: datetime | None, held: int | None) -> None:
+    def found(
+        self, session: Key, ring_started: datetime | None, held: int | datetime | None
+    ) -> None:
         """A session belongs to the recording from now on; held: what its ring has already.
 
-        If it did not belong until now (it had another application's name), that is left out.
+        If it did not belong until now (it had another application's name), that is left out. Of
+        waits alone held is the time.
         """
-        if ring_started is not None and session in self._others:
-            self.before[session[0], ring_started] = held or 0
+        if ring_started is None or session not in self._others:
+            return
+        ring = session[0], ring_started
+        if isinstance(held, datetime):
+            self._joined[ring] = held
+        else:
+            self.before[ring] = held or 0
 
     def takes(self, ring: Traced) -> bool:
         """Whether a ring is recorded: its session belongs here and was traced during it."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
-from psycopg.abc import Buffer
-from psycopg.types.datetime import TimestamptzBinaryLoader
 
 from pgtare.errors import UsageError
 from pgtare.postgres import module_setup, module_versions, pooler, untraced_session
@@ -50,17 +47,6 @@ class Unread:
         )
 
 
-class _InUtc(TimestamptzBinaryLoader):
-    """Reads moments in UTC, not in the server's time zone.
-
-    Python adds to a moment of a zone, and compares two, by what the clocks there show: an hour is
-    too much or too little where summer time begins or ends in between.
-    """
-
-    def load(self, data: Buffer) -> datetime:
-        return super().load(data).astimezone(UTC)
-
-
 class Server:
     """A session that drains. has_calls, has_waits: what it reads of sql_trace, wait_event_timing.
 
@@ -72,7 +58,6 @@ class Server:
         self, conn: psycopg.Connection[Any], need: Need = Need.CALLS, *, any_version: bool = False
     ) -> None:
         self.conn = conn
-        conn.adapters.register_loader("timestamptz", _InUtc)
         self.pooled = pooler.is_pooled(conn)
         own = 0 if self.pooled else conn.info.backend_pid
         self._names: dict[str, sql.Composable] = {"own": sql.Literal(own)}
@@ -108,7 +93,7 @@ class Server:
         self.rows(f"SELECT * FROM {{{of}_info()")
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """All rows of a query; bytes come as they are, not as text, and moments in UTC.
+        """All rows of a query; bytes come as they are, not as text.
 
         {trace} and {waits} are the schemas of sql_trace and of wait_event_timing, {setter} is what
         has a session traced at a level of the type {level}; {own} is our process, 0 behind a

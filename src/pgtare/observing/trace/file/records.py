@@ -215,3 +215,8 @@ def sqlstate(packed: int) -> str:
     if not packed:
         return ""
     return "".join(chr((packed >> 6 * i & 0x3F) + 48) for i in range(5))
+
+
+def packed_sqlstate(code: str) -> int:
+    """An error code as records have it."""
+    return sum((ord(character) - 48 & 0x3F) << 6 * i for i, character in enumerate(code))
