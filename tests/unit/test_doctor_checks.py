@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,20 +19,24 @@ from pgtare.cli.doctor import read_weights
 from pgtare.observing.doctor import check_statements, churn, evictions, queries
 from pgtare.observing.doctor import show as doctor_show
 from pgtare.observing.doctor.check_settings import Weight, observers
-from pgtare.observing.doctor.collect import preload
+from pgtare.observing.doctor.collect import preload, read_texts
 from pgtare.observing.doctor.examine import time_by_event
 from pgtare.observing.doctor.model import Server, Statements, Waits
 from pgtare.observing.doctor.observed import (
     ActivitySamples,
     CountedWaits,
     DoctorFacts,
+    Extension,
     Look,
     StatementEntries,
     wait_profile,
 )
 from pgtare.observing.findings import limits
+from pgtare.observing.findings import queries as queries_of_findings
 from pgtare.observing.findings.finding_parts import spent
 from pgtare.observing.findings.observation import ServerState, Slot
+from pgtare.observing.findings.queries import Query
+from pgtare.observing.findings.read import Unreadable
 from pgtare.observing.findings.statement_texts import reset
 from pgtare.postgres.wait_counters.model import Event
 from tests.processor_time import least_s
@@ -369,6 +374,29 @@ def test_a_cost_that_was_not_shown_is_no_finding() -> None:
         _, findings = observers(facts, {"track_io_timing": weight})
         certainties.append([finding.sure for finding in findings])
     assert certainties == [[], ["likely"], ["certain"]]
+
+
+def test_texts_are_left_alone_if_their_size_cannot_be_asked() -> None:
+    asked: list[Query] = []
+
+    class Slow:
+        def rows(self, query: Query, *_: object) -> list[tuple[object, ...]]:
+            asked.append(query)
+            if query is queries_of_findings.TEXT_FILE:
+                raise Unreadable("it took too long", slow=True)
+            return []
+
+    facts = DoctorFacts(
+        server=SERVER,
+        settings={},
+        statements=Extension("public", "1.12"),
+        waits=None,
+        may_stat_file=True,
+        clock=None,
+    )
+    found = read_texts(cast(Any, Slow()), facts)
+    assert asked == [queries_of_findings.TEXT_FILE]
+    assert (found.rows, [one.why for one in found.unseen]) == (None, ["it took too long"])
 
 
 def test_libraries_that_are_loaded_stay_so_each_in_its_own_quotes() -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from pgtare import cli
+from pgtare.cli import live
 from pgtare.errors import UsageError
 from pgtare.keeping.live import access, connection_limits, page_server
 from pgtare.keeping.live.access import AccessRules, ListenAddress, ProxyRules
@@ -23,7 +25,7 @@ from tests.live_pages import ServedPage, served
 from tests.sessions import eventually
 
 SECRET = "a-secret-of-the-proxy"  # noqa: S105
-PROXY = ProxyRules(secret=SECRET, users=["anna", "bob"], host="live.example.com")
+PROXY = ProxyRules(secret=SECRET, users=["anna", "bob", "jürgen"], host="live.example.com")
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +55,18 @@ def test_a_token_lets_one_browser_in(page: ServedPage) -> None:
     page.cookie = cookie.partition(";")[0]
     assert page.get("/activity").status == 200
     assert page.get("/", {"Cookie": page.cookie + "x"}).status == 403
+
+
+def test_a_browser_is_let_in_though_nobody_reads_what_is_printed(
+    page: ServedPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(text: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(cli, "say", closed)
+    monkeypatch.setattr(page.rules, "said", live._say_again)
+    page.log_in()
+    assert page.get("/activity").status == 200
 
 
 def test_a_link_of_another_site_leads_here(page: ServedPage) -> None:
@@ -150,6 +164,8 @@ def test_a_proxy_names_users(spool: Path) -> None:
         host = {"Host": "live.example.com"}
         known = {**host, "X-Pgtare-Secret": SECRET, "X-Forwarded-User": "anna"}
         assert page.get("/bill", known).status == 200
+        in_utf_8 = "jürgen".encode().decode("latin-1")  # as http.client sends text
+        assert page.get("/bill", {**known, "X-Forwarded-User": in_utf_8}).status == 200
         for wrong in (
             host,
             {**known, "X-Forwarded-User": "eve"},

@@ -216,7 +216,62 @@ def test_a_segment_that_is_damaged_within_is_left_out(tmp_path: Path) -> None:
     found = QueryWorker(spool)
     answer = found.answer(request("findings", {}, {}))
     assert (answer.get("rows"), answer.get("damaged")) == ([], [segment.name]), answer
-    assert found._damaged == {segment.name}
+    assert found._damaged.keys() == {segment.name}
+
+
+def test_a_damaged_segment_that_was_restored_is_read_again(tmp_path: Path) -> None:
+    spool = make_spool(tmp_path / "spool")
+    content, _ = manifest.read(spool)
+    assert content is not None
+    (segment,) = content.of_table("findings")
+    asked = request("findings", {}, {})
+    expected = QueryWorker(spool).answer(asked)
+    whole = (spool / segment.name).read_bytes()
+    for damaged in (b"cut", whole[:4] + bytes(len(whole) - 200) + whole[-196:]):
+        (spool / segment.name).write_bytes(damaged)
+        found = QueryWorker(spool)
+        assert found.answer(asked)["damaged"] == [segment.name]
+        (tmp_path / "copy").write_bytes(whole)
+        (tmp_path / "copy").replace(spool / segment.name)
+        assert found.answer(asked) == expected
+
+
+def test_damaged_texts_are_named_in_any_window(tmp_path: Path) -> None:
+    """They are read as a whole: their times say when they were seen first."""
+    spool = make_spool(tmp_path / "spool")
+    content, _ = manifest.read(spool)
+    assert content is not None
+    names = [segment.name for segment in content.of_table("texts")]
+    for name in names:
+        (spool / name).write_bytes(b"cut")
+    window = (WINDOW[1] - 3600 * 10**6, WINDOW[1])
+    asked = request("statement_texts", {"rows": "statements"}, {}, window=window)
+    assert QueryWorker(spool).answer(asked)["damaged"] == sorted(names) != []
+
+
+def test_what_agents_take_is_summed_over_spools() -> None:
+    """A store has the rows of many agents, which run at the same time."""
+    spools = ("a" * 36, "a" * 36, "b" * 36)  # an agent of the first was started again
+    rows = [
+        f"('', '{spool}-{number:010d}', 'cpu', 's', {seconds}::DOUBLE, {10**10}::BIGINT, "
+        f"{WINDOW[0] + number * 10**7}::BIGINT)"
+        for number, (spool, seconds) in enumerate(zip(spools, (1, 3, 5), strict=True), start=1)
+    ]
+    names = "server, segment, kind, unit, value, covered_ns, ts_us"
+    with duckdb.connect() as connection:
+        values = f"(VALUES {', '.join(rows)}) AS given({names})"
+        connection.execute(f"CREATE TABLE agent AS SELECT * FROM {values}")
+
+        def answer(name: str) -> tuple[Any, ...]:
+            sql = query_text.filled(name, {}, ())
+            given = query_text.values(sql, request(name, {}, {}))
+            (found,) = connection.execute(query_text.for_duckdb(sql), given).fetchall()
+            return tuple(found)
+
+        assert answer("agent_cost")[1] == pytest.approx(0.2 + 0.5)
+        *figures, each_ns = answer("agent_figures")
+        assert figures == ["", "cpu", "s", 9.0, 5.0, 3, 2]
+        assert 1e9 * each_ns == pytest.approx(0.2 + 0.5)
 
 
 def test_the_newest_look_is_read_first(worker: QueryWorker) -> None:
@@ -247,10 +302,10 @@ def test_segments_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     known = set(found._checked)
     assert known
     found._checked.add("segments/gone")
-    found._damaged.add("segments/gone")
+    found._damaged["segments/gone"] = None
     os.utime(spool / manifest.NEWEST, (0, 0))  # as if it were replaced
     found.answer(request("findings", {}, {}))
-    assert (found._checked, found._damaged) == (known, set())
+    assert (found._checked, found._damaged) == (known, {})
 
 
 @pytest.mark.slow

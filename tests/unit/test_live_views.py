@@ -32,7 +32,7 @@ from pgtare.keeping.live import (
 )
 from pgtare.keeping.live.page_parts import PageColumn, PageRow, PageTable, TreeNode
 from pgtare.keeping.live.time_window import US, TimeWindow
-from pgtare.keeping.live.views import blockers, event
+from pgtare.keeping.live.views import blockers, breakdown, event
 from pgtare.keeping.live.worker_process import LiveRow, WorkerProcess
 from pgtare.keeping.spool import manifest, reader
 from pgtare.keeping.spool.writer import Spool
@@ -413,7 +413,65 @@ def test_samples_that_were_dropped_early_do_not_count_as_idle(tmp_path: Path) ->
         one.log_in()
         (row,) = table(one, f"/breakdown.csv?by=role&table=by_role&{window}")
         assert float(row["aas"]) == pytest.approx(1 / 3)  # 12:00 and 14:00, of three hours
-        assert "earlier ones are not in" in one.get(f"/breakdown?by=role&{window}").text
+        assert "earlier ones are not in" in one.get(f"/blockers?{window}").text
+        for view in ("breakdown?by=role", "activity?"):
+            text = one.get(f"/{view}&{window}").text
+            assert "earlier ones are not in" in text
+            assert shaded(text) == [("2026-11-02T07:30:00", "2026-11-02T11:00:00")]
+
+
+def shaded(text: str) -> list[tuple[str, str]]:
+    """From when to when the first chart of a page is shaded."""
+    (found,) = re.findall(r'id="charts">(.*?)</script>', text)
+    return [(one["x0"], one["x1"]) for one in json.loads(found)[0]["layout"]["shapes"]]
+
+
+def test_statements_that_were_dropped_do_not_count_as_idle(tmp_path: Path) -> None:
+    """A spool keeps their minutes for three hours; ticks of seven hours are there."""
+    seconds = 1000 * 10**9
+    sources = ["waits", "statements", "activity"]
+    looks: dict[str, list[Any]] = {"source": sources, "ticks": [1] * 3}
+    looks |= {"covered_ns": [seconds] * 3}
+    waited: dict[str, list[Any]] = {"kind": ["statement"], "query_id": [6001], "role": ["web"]}
+    waited |= {"type": ["IO"], "event": ["DataFileRead"], "idle": [False]}
+    waited |= {"active_ns": [seconds // 2]}
+    kept_s: dict[Any, float] = {**UNLIMITED.kept_s, "minutes": 3 * 3600}
+    with Spool.open(tmp_path / "spool", replace(UNLIMITED, kept_s=kept_s)) as spool:
+        for hour in range(8, 15):
+            ts = at(0).replace(hour=hour)
+            rows = {
+                "ticks": few_rows("ticks", ts, **looks),
+                "statements": few_rows("statements", ts, **waited),
+                "activity": few_rows("activity", ts, commits=[1000]),
+            }
+            spool.commit(rows, {})
+        catch_up(spool, at(1))
+        dropped_us = newest(tmp_path / "spool").dropped_us
+        eleven_us = round(at(0).replace(hour=11).timestamp()) * US
+        assert (dropped_us["statements"], dropped_us["activity"]) == (eleven_us, eleven_us)
+    window = "from=2026-11-02T10:30:00&to=2026-11-02T12:30:00"
+    with served(tmp_path / "spool") as one:
+        one.log_in()
+        (row,) = table(one, f"/breakdown.csv?by=role&table=by_role&{window}")
+        assert float(row["aas"]) == 0.5  # 12:00 alone
+        assert float(row["active_ns_per_transaction"]) == pytest.approx(0.5e9)
+        text = one.get(f"/breakdown?by=role&{window}").text
+        assert "Earlier rows were dropped" in text
+        assert shaded(text) == [("2026-11-02T10:30:00", "2026-11-02T11:00:00")]
+        whole = "from=2026-11-02T11:30:00&to=2026-11-02T12:30:00"
+        assert "Earlier rows were dropped" not in one.get(f"/breakdown?by=role&{whole}").text
+
+
+def test_texts_are_there_though_others_are_forgotten(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(breakdown, "_MOST_TEXTS", 0)
+    path = f"server=shop&{LAST_HOUR}"
+    with served(spool) as one:
+        one.log_in()
+        assert one.get(f"/statement?query_id=6001&{path}").status == 200
+        rows = table(one, f"/breakdown.csv?by=query_id&table=by_query_id&{path}")
+    assert {row["query_id"]: row["text"] for row in rows}["6001"]
 
 
 def test_a_total_is_of_all_servers(tmp_path: Path) -> None:

@@ -52,6 +52,11 @@ def test_every_table_is_a_view_with_its_columns(tmp_path: Path, directory: Path)
         assert (empty.names, empty.types, empty.rows) == (answer.names, answer.types, [])
 
 
+def test_a_query_does_not_take_all_processors(directory: Path) -> None:
+    with reader.connect(directory) as connection:
+        assert connection.execute("SELECT current_setting('threads')").fetchall() == [(2,)]
+
+
 def test_sums_are_exact(directory: Path) -> None:
     (total,) = reader.query(directory, "SELECT sum(total_ns) FROM waits").rows[0]
     assert total == sum(held(directory, "waits")["total_ns"].to_pylist())

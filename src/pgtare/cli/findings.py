@@ -144,7 +144,7 @@ def _of_store(store: str, server: str | None) -> Rows:
     def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
         condition = stretch.condition("toDateTime64('{}', 6, 'UTC')", only)
         with connect(found) as connection:
-            partial = [one.table for one in repair.partial_seqs(connection)]
+            partial = [one.table for one in repair.partial_seqs(connection, SETTINGS)]
             source = store_views.select("findings", found.database, condition, partial)
             return connection.answer(history.sql(source), settings=SETTINGS)[1]
 

@@ -158,4 +158,6 @@ def _say_address(address: ListenAddress, proxy: ProxyRules | None, login: str) -
 
 
 def _say_again(login: str) -> None:
-    cli.say(f"A browser has logged in. For another one, open {login}")
+    """Called while the browser waits, which is let in even if nobody reads what is printed."""
+    with contextlib.suppress(BrokenPipeError, MeasurementError):
+        cli.say(f"A browser has logged in. For another one, open {login}")

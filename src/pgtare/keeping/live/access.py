@@ -180,12 +180,12 @@ class AccessRules:
     def user(self, headers: Headers) -> bool:
         """Whether the proxy names a user who may see the page."""
         assert self.proxy is not None
-        given = headers.get(_PROXY_SECRET, "").encode()
-        named = headers.getlist(self.proxy.user_header)
+        given = headers.get(_PROXY_SECRET, "").encode("latin-1")  # as it came: in UTF-8
+        named = [one.encode("latin-1") for one in headers.getlist(self.proxy.user_header)]
         return (
             hmac.compare_digest(given, self.proxy.secret.encode())
             and len(named) == 1
-            and named[0] in self.proxy.users
+            and named[0] in [one.encode() for one in self.proxy.users]
         )
 
 

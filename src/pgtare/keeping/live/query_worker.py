@@ -23,7 +23,6 @@ from pgtare.keeping.spool import manifest, reader, segments
 from pgtare.keeping.spool.manifest import SpoolManifest
 from pgtare.keeping.spool.segments import DamagedFile
 
-THREADS = 2
 #: DuckDB remembers some 70 KB of each file; after this many that are gone it begins anew.
 _MOST_GONE = 1000
 #: How often a request is tried if files go away meanwhile, as in compaction.
@@ -40,11 +39,12 @@ class QueryWorker:
         self._read_at: tuple[int, int] | None = None
         self._manifest: SpoolManifest | None = None
         self._checked: set[str] = set()
-        self._damaged: set[str] = set()
+        self._damaged: dict[str, tuple[int, int] | None] = {}
+        """segments that cannot be read, each with its file's `_version` when that was found"""
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
         """A new connection, which may read the segments."""
-        connection = reader.empty_connection(threads=THREADS)
+        connection = reader.empty_connection()
         allowed = {f"{self._root}/{segments.DIRECTORY}/"}
         allowed |= {reader.pattern(name) for name in allowed}
         listed = ", ".join(map(reader.quoted, sorted(allowed)))
@@ -93,11 +93,11 @@ class QueryWorker:
         """
         sql = query_text.filled(request["query"], request["identifiers"], request["only"])
         after_us, to_us = request["window"]
-        known = len(self._damaged)
         try:
             found = self._newest()
         except PgtareError:
             return False
+        known = len(self._damaged)
         for relation in query_text.relations(sql):
             spans = spool_views.segments_of(
                 relation, found, (after_us, to_us), request["grain"], self._damaged
@@ -107,8 +107,9 @@ class QueryWorker:
                     for _ in segments.groups(self._root, segment):
                         pass
                 except DamagedFile:
-                    if (self._root / segment.name).exists():  # else it was only replaced
-                        self._damaged.add(segment.name)
+                    version = self._version(segment.name)
+                    if version is not None:  # else it was only replaced
+                        self._damaged[segment.name] = version
         return len(self._damaged) > known
 
     def _query(self, request: dict[str, Any], last_try: bool) -> dict[str, Any]:
@@ -130,21 +131,16 @@ class QueryWorker:
         self._connection.execute(query_text.for_duckdb(sql), query_text.values(sql, request))
         names = [column[0] for column in self._connection.description or ()]
         rows = [[_plain(value) for value in row] for row in self._connection.fetchall()]
-        return {"columns": names, "rows": rows, "damaged": self._left_out(found, named, request)}
-
-    def _left_out(
-        self, found: SpoolManifest, relations: list[str], request: dict[str, Any]
-    ) -> list[str]:
-        """Damaged segments that have rows of the window."""
-        after_us, to_us = request["window"]
-        return sorted(
+        left_out = {
             segment.name
-            for segment in found.segments.values()
+            for relation in (named if self._damaged else ())
+            for _, some in spool_views.segments_of(
+                relation, found, (after_us, to_us), request["grain"]
+            )
+            for segment in some
             if segment.name in self._damaged
-            and segment.table.startswith(tuple(relations))
-            and segment.first_us <= to_us
-            and segment.last_us > after_us
-        )
+        }
+        return {"columns": names, "rows": rows, "damaged": sorted(left_out)}
 
     def _state(self) -> dict[str, Any]:
         """The newest commit; of each table the first and the last time, and the rows.
@@ -160,7 +156,10 @@ class QueryWorker:
         return {"seq": found.seq, "spans": spans, "dropped_us": dict(found.dropped_us)}
 
     def _newest(self) -> SpoolManifest:
-        """What the spool holds now; read again if it was replaced."""
+        """What the spool holds now; read again if it was replaced.
+
+        A damaged file that has changed, as one that was restored, is checked again.
+        """
         try:
             stat = (self._root / manifest.NEWEST).stat()
             read_at = (stat.st_mtime_ns, stat.st_ino)
@@ -170,16 +169,36 @@ class QueryWorker:
             self._manifest, _ = reader.newest(self._root)
             self._read_at = read_at
             self._forget(self._checked - self._manifest.segments.keys())
-            self._damaged.intersection_update(self._manifest.segments)
+            for name in self._damaged.keys() - self._manifest.segments.keys():
+                del self._damaged[name]
+        restored = [
+            name for name, version in self._damaged.items() if self._version(name) != version
+        ]
+        if restored:
+            for name in restored:
+                del self._damaged[name]
+                self._checked.discard(name)
+            self._connect_anew()
         return self._manifest
+
+    def _version(self, name: str) -> tuple[int, int] | None:
+        """Something that changes if a segment's file is replaced or written; None: no file."""
+        try:
+            stat = (self._root / name).stat()
+            return stat.st_ino, stat.st_ctime_ns
+        except OSError:
+            return None
 
     def _forget(self, gone: set[str]) -> None:
         """Forget segments that are gone; DuckDB keeps what it knows of them until it is closed."""
         self._checked -= gone
         self._gone += len(gone)
         if self._gone >= _MOST_GONE:
-            self._connection.close()
-            self._connection, self._gone = self._connected(), 0
+            self._connect_anew()
+
+    def _connect_anew(self) -> None:
+        self._connection.close()
+        self._connection, self._gone = self._connected(), 0
 
     def _check(self, found: SpoolManifest, relation: str, last_try: bool) -> None:
         """Note segments that are damaged; each is looked at once.
@@ -192,9 +211,10 @@ class QueryWorker:
             try:
                 segments.check(self._root, segment)
             except DamagedFile:
-                if not last_try and not (self._root / segment.name).exists():
+                version = self._version(segment.name)
+                if not last_try and version is None:
                     continue
-                self._damaged.add(segment.name)
+                self._damaged[segment.name] = version
             self._checked.add(segment.name)
 
 

@@ -41,6 +41,17 @@ class RowSource:
         return self.rows != "samples"
 
     @property
+    def cut_note(self) -> str:
+        """What a reader must know if the rows do not go back to the start of the window."""
+        if self.exact:
+            why = "Earlier rows were dropped, because they were old or room was short"
+            return f"{why}: they are not in this table."
+        return (
+            "Samples are kept for two days, or less if agent.toml says so or room is short: "
+            "earlier ones are not in this table."
+        )
+
+    @property
     def finest_s(self) -> int:
         """How far its rows are apart, s."""
         return 60 if self.rows == "statements" else 10

@@ -60,13 +60,14 @@ def spans(
     relation: str, after_us: int, to_us: int, grain: Grain, rolled_us: Mapping[str, int]
 ) -> list[RowsSpan]:
     """Which rows of which tables make up a relation in a window; no row is in it twice."""
-    levels = _LEVELS.get(relation, (relation,))
-    finest = levels[-1]
+    return list(_spans(levels(relation, grain), after_us, to_us, rolled_us))
+
+
+def levels(relation: str, grain: Grain) -> list[str]:
+    """The tables that a relation may be read from, from coarse to fine."""
+    every = _LEVELS.get(relation, (relation,))
     widths = {"tick": 0, "minute": 60, "hour": 3600}
-    usable = [
-        level for level in levels if level == finest or TABLES[level].bucket_s <= widths[grain]
-    ]
-    return list(_spans(usable, after_us, to_us, rolled_us))
+    return [one for one in every if one == every[-1] or TABLES[one].bucket_s <= widths[grain]]
 
 
 def _spans(

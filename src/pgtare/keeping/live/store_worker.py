@@ -65,11 +65,11 @@ class StoreWorker:
         """What was sent of each spool, and which tables have partial commits."""
         if time.monotonic() - self._read_at < _FRESH_S:
             return
-        found = pushed_rows.pushes(connection)
+        found = pushed_rows.pushes(connection, settings=SETTINGS)
         self._rolled_us = {push.spool: push.rolled_us for push in found}
         self._seq = sum(push.seq for push in found)
         self._partial = {}
-        for one in repair.partial_seqs(connection):
+        for one in repair.partial_seqs(connection, SETTINGS):
             self._partial[one.table] = self._partial.get(one.table, 0) + len(one.seqs)
         self._read_at = time.monotonic()
 

@@ -26,8 +26,8 @@ from pgtare.kit import artefact
 if TYPE_CHECKING:  # it takes a while to load
     import duckdb
 
-#: Memory that a query may use; it writes nothing to disk.
-MEMORY = "1GB"
+#: Memory and processors that a query may use; it writes nothing to disk.
+MEMORY, THREADS = "1GB", 2
 #: Columns that are strings in JSON: not every reader holds numbers of this size exactly.
 AS_STRINGS = frozenset({"query_id", "text_hash", "epoch"})
 
@@ -36,6 +36,7 @@ CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "memory_limit": MEMORY,
+    "threads": THREADS,
     "temp_directory": "",
 }
 _TYPES = {
@@ -73,15 +74,15 @@ def newest(directory: Path) -> tuple[SpoolManifest, str | None]:
     return newest or SpoolManifest(str(found)), wrong or None
 
 
-def empty_connection(**more: int) -> duckdb.DuckDBPyConnection:
-    """A connection without tables. more: settings of DuckDB's.
+def empty_connection() -> duckdb.DuckDBPyConnection:
+    """A connection without tables.
 
     What it says of the time is in UTC, as all times of a spool are: `now()` would be compared with
     them as local time.
     """
     import duckdb
 
-    connection = duckdb.connect(config={**CONFIG, **more})
+    connection = duckdb.connect(config=CONFIG)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -158,13 +158,18 @@ class Push(NamedTuple):
     age_s: float
 
 
-def pushes(connection: StoreConnection, spool: str | None = None) -> list[Push]:
+def pushes(
+    connection: StoreConnection,
+    spool: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[Push]:
     """What was sent of a spool, or of each; the newest first."""
     where = "" if spool is None else f"WHERE spool = {quoted(spool)} "
     found = connection.rows(
         "SELECT spool, argMax(seq, at), argMax(rolled_us, at), "
         "toFloat64(dateDiff('second', max(at), now64(3))) "
-        f"FROM {connection.database}.pushes {where}GROUP BY spool ORDER BY max(at) DESC"
+        f"FROM {connection.database}.pushes {where}GROUP BY spool ORDER BY max(at) DESC",
+        settings=settings,
     )
     return [
         Push(str(name), int(seq), {str(k): int(us) for k, us in dict(rolled).items()}, age)

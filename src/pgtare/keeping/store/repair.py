@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store import pushed_rows
@@ -25,13 +27,16 @@ def partial(connection: StoreConnection) -> list[PartialCommits]:
     return [replace(one, rows=_rows(connection, one)) for one in partial_seqs(connection)]
 
 
-def partial_seqs(connection: StoreConnection) -> list[PartialCommits]:
+def partial_seqs(
+    connection: StoreConnection, settings: Mapping[str, Any] | None = None
+) -> list[PartialCommits]:
     """What is marked as partial; rows are not counted."""
     found = connection.rows(
         "SELECT spool, table_name, toString(day), arraySort(groupArray(seq)) FROM ("
         "SELECT spool, table_name, day, seq, argMax(state, at) AS newest "
         f"FROM {connection.database}.partial_segments GROUP BY spool, table_name, day, seq"
-        ") WHERE newest = 1 GROUP BY spool, table_name, day ORDER BY spool, table_name, day"
+        ") WHERE newest = 1 GROUP BY spool, table_name, day ORDER BY spool, table_name, day",
+        settings=settings,
     )
     return [
         PartialCommits(spool, table, day, seqs)

@@ -290,17 +290,14 @@ def read_texts(session: Session, facts: DoctorFacts) -> Texts:
     if facts.statements is None:
         return Texts(None, None)
     size = None
-    if facts.may_stat_file:
-        try:
-            size = size_of_texts(session)
-        except Unreadable:
-            size = None
-    if size is not None and size > MOST_BYTES:
-        limit = f"{MOST_BYTES // 1024**2} MB"
-        why = f"their file is larger than {limit}, all of which the server would load"
-        remedy = new_file(facts.statements.schema)
-        return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))
     try:
+        if facts.may_stat_file:
+            size = size_of_texts(session)
+        if size is not None and size > MOST_BYTES:
+            limit = f"{MOST_BYTES // 1024**2} MB"
+            why = f"their file is larger than {limit}, all of which the server would load"
+            remedy = new_file(facts.statements.schema)
+            return Texts(None, size, (Unseen(what=TEXTS, why=why, remedy=remedy),))
         rows = session.rows(queries.TEXTS, facts.statements.schema)
     except Unreadable as ex:
         return Texts(None, size, (Unseen(what=TEXTS, why=str(ex), remedy=""),))

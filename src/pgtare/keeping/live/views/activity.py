@@ -30,7 +30,8 @@ async def view(request: ViewRequest) -> ViewPage:
     """The view."""
     source = request.source("type")
     step_us = request.window.step_us(source.finest_s)
-    series = await request.rows(
+    part = await request.within(source.rows)
+    series = await part.rows(
         "series",
         identifiers={"rows": source.rows, "dimension": "type"},
         only=request.only,
@@ -46,8 +47,9 @@ async def view(request: ViewRequest) -> ViewPage:
     )
     found = await findings.of_window(request)
     shades = findings.shades(request, found)
+    marked = [*breakdown.cut_shades(request, part), *shades]
     chart = live_charts.activity_chart(
-        "activity", series, request.window, step_us, processors, by_class=True, shades=shades
+        "activity", series, request.window, step_us, processors, by_class=True, shades=marked
     )
     (classes,) = await breakdown.parts(
         request, "type", source, chart=False, title="Average active sessions"
@@ -58,7 +60,8 @@ async def view(request: ViewRequest) -> ViewPage:
         for name, words in (("event", "event"), ("query_id", "statement"), ("role", "role"))
     ]
     rows = breakdown.rows_links(request)
-    notes = [source.note, "Drag along the chart to select a window."]
+    notes = [source.note, *breakdown.cut_notes(request, part, source, charted=True)]
+    notes.append("Drag along the chart to select a window.")
     if processors:
         notes.append(f"The dashed line is the number of processors: {processors:g}.")
     if shades:

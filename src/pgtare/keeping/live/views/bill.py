@@ -56,11 +56,7 @@ async def view(request: ViewRequest) -> ViewPage:
     lines = [_line(row, read_ns.get(row["host"], 0)) for row in chosen]
     step_us = request.window.step_us()
     over_time = await request.rows("agent_cost", step_us=step_us)
-    points = [
-        (row["bucket_us"], 1e9 * row["total_value"] / row["watched_ns"])
-        for row in over_time
-        if row["figure"] == "cpu" and row["watched_ns"]
-    ]
+    points = [(row["bucket_us"], row["cores"]) for row in over_time]
     chart = None
     if points:
         chart = live_charts.line_chart(
@@ -68,7 +64,7 @@ async def view(request: ViewRequest) -> ViewPage:
             {"agent": points},
             request.window,
             "cores",
-            "Processor time of the agent over time, in cores.",
+            "Processor time of the agent over time, in cores; of several agents their sum.",
         )
     table = PageTable(
         "bill",
@@ -84,9 +80,9 @@ async def view(request: ViewRequest) -> ViewPage:
 
 def _cores(rows: list[LiveRow]) -> str:
     for row in rows:
-        if row["host"] == "" and row["figure"] == "cpu" and row["watched_ns"]:
-            cores = 1e9 * row["total_value"] / row["watched_ns"]
-            return f"The agent took {numbers.percent(100 * cores)} of a core."
+        if row["host"] == "" and row["figure"] == "cpu" and row["each_ns"] is not None:
+            who = "The agent" if row["spools"] == 1 else f"{row['spools']} agents together"
+            return f"{who} took {numbers.percent(1e11 * row['each_ns'])} of a core."
     return ""
 
 
@@ -98,9 +94,11 @@ def _line(row: LiveRow, read_ns: int) -> PageRow:
         words = f"time of looks: {kind.removeprefix('look_')}"
     lost = unit in ("waits", "entries")
     adds_up = lost or unit in ("s", "rows")
-    hours = (read_ns if lost else row["watched_ns"]) / 3.6e12
+    each_ns = row["each_ns"]
+    if lost:
+        each_ns = row["total_value"] / read_ns if read_ns else None
     total = _amount(row["total_value"], unit) if adds_up else ""
-    each = _amount(row["total_value"] / hours, unit) if adds_up and hours else ""
+    each = _amount(3.6e12 * each_ns, unit) if adds_up and each_ns is not None else ""
     largest = _amount(row["largest"], unit)
     return PageRow([row["host"] or "(agent)", words, total, each, largest, row["readings"]])
 

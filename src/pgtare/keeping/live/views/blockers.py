@@ -14,6 +14,7 @@ from pgtare.keeping.live.page_parts import (
     TreeNode,
     ViewPage,
 )
+from pgtare.keeping.live.row_sources import SAMPLED
 from pgtare.keeping.live.time_window import US, TimeWindow
 from pgtare.keeping.live.views import breakdown
 from pgtare.keeping.live.views.view_request import SESSION_COLUMNS, ViewRequest, session_values
@@ -52,10 +53,12 @@ async def view(request: ViewRequest) -> ViewPage:
     step_us = request.window.step_us()
     only = request.of_server
     grain = request.window.grain
-    moments = await request.rows("lock_moments", only=only, grain=grain, step_us=step_us)
+    part = await request.within(SAMPLED.rows)
+    moments = await part.rows("lock_moments", only=only, grain=grain, step_us=step_us)
     series = [{**row, "member": row["host"]} for row in moments]
+    shades = breakdown.cut_shades(request, part)
     chart = live_charts.activity_chart(
-        "blocked", series, request.window, step_us, None, by_class=False
+        "blocked", series, request.window, step_us, None, by_class=False, shades=shades
     )
     worst = sorted(moments, key=lambda row: (-row["waiters"], row["bucket_us"]))
     lines = [
@@ -72,7 +75,8 @@ async def view(request: ViewRequest) -> ViewPage:
         lines,
         empty="No session was seen waiting for another one in this window.",
     )
-    first = PageSection("When", (_NOTE,), "sampled", chart if moments else None, table)
+    notes = [_NOTE, *breakdown.cut_notes(request, part, SAMPLED, bool(moments))]
+    first = PageSection("When", notes, "sampled", chart if moments else None, table)
     at_us = _moment(request, worst)
     tree = [await sessions_at(request, at_us)] if at_us is not None else []
     return ViewPage("Who blocks whom", [first, *tree], request.alarms())

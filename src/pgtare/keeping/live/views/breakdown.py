@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pgtare.errors import UsageError
 from pgtare.keeping.live import live_charts
+from pgtare.keeping.live.live_charts import ChartShade
 from pgtare.keeping.live.page_parts import (
     LiveChart,
     PageColumn,
@@ -32,10 +33,6 @@ _FIGURES = (
     PageColumn("active_ns_per_transaction", "per transaction", "ns"),
 )
 _SAMPLED_FIGURES = tuple(one for one in _FIGURES if one.name not in ("calls", "mean_ns", "max_ns"))
-EARLIER_SAMPLES = (
-    "Samples are kept for two days, or less if agent.toml says so or room is short: earlier ones "
-    "are not in this table."
-)
 _KINDS = {"rest": "(rest: statements without rows of their own)", "outside": "(outside statements)"}
 _MOST_TEXTS = 50_000
 #: A total is the sum over all servers, of which a store may have many.
@@ -94,13 +91,30 @@ async def parts(
     request: ViewRequest, by: str, source: RowSource, *, chart: bool, title: str = ""
 ) -> list[PageSection]:
     """The chart and the table of one dimension."""
-    drawn = await _chart(request, by, source) if chart else None
-    part = await request.within(source)
+    part = await request.within(source.rows)
+    drawn = await _chart(request, part, by, source) if chart else None
     rows, total = await members(part, by, source)
     quality = min((row["worst_quality"] for row in rows), default=source.quality)
     table = await _table(part, by, source, rows, total)
-    notes = (source.note,) if part is request else (source.note, EARLIER_SAMPLES)
+    notes = [source.note, *cut_notes(request, part, source, drawn is not None)]
     return [PageSection(title or "Active time", notes, quality, drawn, table)]
+
+
+def cut_notes(
+    request: ViewRequest, part: ViewRequest, source: RowSource, charted: bool
+) -> list[str]:
+    """What a reader must know if only a part of the window has rows."""
+    if part is request:
+        return []
+    return [source.cut_note, *(["The chart is shaded there."] if charted else [])]
+
+
+def cut_shades(request: ViewRequest, part: ViewRequest) -> list[ChartShade]:
+    """The time that has no rows, if there is some, to be marked in a chart of the window."""
+    if part is request:
+        return []
+    ends = request.window.after_us, part.window.after_us
+    return [ChartShade(*ends, "c0", "no rows of this time are kept")]
 
 
 async def members(
@@ -129,10 +143,11 @@ async def transactions(request: ViewRequest, ticks: str) -> tuple[int, float]:
 
     They are read less often than waits, so in a short window they cover less time.
     """
-    rows = await request.rows("transactions", only=request.of_server)
+    part = await request.within("activity")
+    rows = await part.rows("transactions", only=request.of_server)
     shown = set(request.watched(ticks))
     watched = {
-        row["host"]: row["watched_ns"] for row in request.coverage if row["origin"] == "activity"
+        row["host"]: row["watched_ns"] for row in part.coverage if row["origin"] == "activity"
     }
     counts = {
         row["host"]: row["committed"] + row["rolled_back"] for row in rows if row["host"] in shown
@@ -149,13 +164,13 @@ def per_transaction_ns(aas: float, transactions_s: float) -> float | None:
 async def texts(request: ViewRequest, rows: Sequence[LiveRow]) -> Mapping[tuple[str, int], str]:
     """Texts of statements by server and identifier, as far as they are known."""
     known = request.worker.texts
+    if len(known) > _MOST_TEXTS:
+        known.clear()
     wanted = {
         (row.get("host", request.server), row["statement"]) for row in rows if row["statement"]
     }
     unknown = sorted({statement for host, statement in wanted if (host, statement) not in known})
     if unknown:
-        if len(known) > _MOST_TEXTS:
-            known.clear()
         # a statement may have been seen counting at another time than sampling
         window = replace(request.window, after_us=request.window.after_us - DAY_US)
         found = await request.rows(
@@ -253,10 +268,11 @@ def figures_of(row: LiveRow, all_aas: float, transactions_s: float) -> dict[str,
     }
 
 
-async def _chart(request: ViewRequest, by: str, source: RowSource) -> LiveChart:
+async def _chart(request: ViewRequest, part: ViewRequest, by: str, source: RowSource) -> LiveChart:
+    """part: the request for the time that has rows."""
     charted = _CHARTED.get(by, by)
     grain, step_us = request.buckets(source, _MOST_CHARTED)
-    series = await request.rows(
+    series = await part.rows(
         "series",
         identifiers={"rows": source.rows, "dimension": charted},
         only=request.only,
@@ -264,6 +280,7 @@ async def _chart(request: ViewRequest, by: str, source: RowSource) -> LiveChart:
         step_us=step_us,
         source=source.ticks,
     )
+    shades = cut_shades(request, part)
     return live_charts.activity_chart(
-        "activity", series, request.window, step_us, None, charted == "type"
+        "activity", series, request.window, step_us, None, charted == "type", shades
     )

@@ -54,7 +54,7 @@ async def view(request: ViewRequest) -> ViewPage:
     parts = [replace(request, window=window) for window in (before, after)]
     for number, whole in enumerate(parts):
         whole.coverage = await whole.rows("coverage")
-        part = parts[number] = await whole.within(source)
+        part = parts[number] = await whole.within(source.rows)
         rows, total = await breakdown.members(part, by, source, _MOST_COMPARED)
         keys.append({_key(row, by): row for row in rows})
         watched.append(set(part.watched(source.ticks)))
@@ -111,7 +111,7 @@ async def view(request: ViewRequest) -> ViewPage:
         else None
     )
     is_cut = [part.window for part in parts] != [before, after]
-    kept = [breakdown.EARLIER_SAMPLES] if is_cut else []
+    kept = [source.cut_note] if is_cut else []
     notes = (source.note, *kept, caption, *_unwatched(*watched))
     return ViewPage(
         "Compare two times",

@@ -75,7 +75,8 @@ async def view(request: ViewRequest) -> ViewPage:
 async def latency_sections(request: ViewRequest, source: RowSource) -> list[PageSection]:
     """Heat map and percentiles of the waits that the request is filtered by; none if none ended."""
     grain, step_us = request.buckets(source, _MOST_COUNTED)
-    found = await request.rows(
+    part = await request.within(source.rows)
+    found = await part.rows(
         "histogram",
         identifiers={"rows": source.rows},
         only=request.only,
@@ -97,10 +98,11 @@ async def latency_sections(request: ViewRequest, source: RowSource) -> list[Page
         for number, count in enumerate(counts)
         if count
     ]
+    notes = ["Every wait is counted in one of 32 classes of duration. Nothing is sampled."]
     return [
         PageSection(
             "Latency",
-            ("Every wait is counted in one of 32 classes of duration. Nothing is sampled.",),
+            [*notes, *breakdown.cut_notes(request, part, source, charted=False)],
             "exact",
             chart,
             PageTable("percentiles", caption, _PERCENTILES, lines),

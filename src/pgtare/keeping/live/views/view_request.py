@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.keeping.live import page_parts, row_sources, time_window
+from pgtare.keeping.live import page_parts, row_sources, spool_views, time_window
 from pgtare.keeping.live.page_parts import PageColumn
 from pgtare.keeping.live.row_sources import RowSource
 from pgtare.keeping.live.spool_views import Grain
@@ -29,6 +29,7 @@ _SAMPLES_KEPT_US = (TABLES["sessions"].kept_s or 0) * time_window.US
 MOST = 200
 #: Longer windows may have charts of hours, s.
 _HOURS_S = 6 * 3600.0
+_MINUTE_US = 60 * time_window.US
 
 
 @dataclass
@@ -45,8 +46,8 @@ class ViewRequest:
     """whether nobody waits for the answer any more"""
     only: dict[str, str | int]
     left_out: list[str] = field(default_factory=list)
-    samples_gone_us: int = 0
-    """up to when samples were dropped, because they were old or for room"""
+    dropped_us: Mapping[str, int] = field(default_factory=dict)
+    """up to when rows of a table were dropped, because they were old or for room"""
     coverage: list[LiveRow] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
     """segments of the spool that answers lack, up to now"""
@@ -68,7 +69,7 @@ class ViewRequest:
         window = time_window.window_of(words, newest_us, spans)
         request = cls(path, words, worker, spans, newest_us, window, is_gone, _only(words))
         request.left_out = state.get("left_out", [])
-        request.samples_gone_us = state.get("dropped_us", {}).get("sessions", 0)
+        request.dropped_us = state.get("dropped_us", {})
         request.coverage = await request.rows("coverage")
         return request
 
@@ -142,18 +143,22 @@ class ViewRequest:
         wanted = self.words.get("source", "")
         return row_sources.row_source(dimensions, only, wanted, bool(self.watched("waits")))
 
-    async def within(self, source: RowSource) -> ViewRequest:
+    async def within(self, rows: str) -> ViewRequest:
         """The same for the part of the window that has such rows, if that is not all of it.
 
-        Samples are kept for less time than the ticks that say how long servers were watched.
-        Without a sample in that time, nobody was active.
+        rows: a relation, as `samples`. They may be kept for less time than the ticks that say how
+        long servers were watched.
         """
-        if source.exact:
-            return self
-        kept_us = self.newest_us - _SAMPLES_KEPT_US
-        first_us = min(self.spans.get("sessions", [kept_us])[0] - time_window.US, kept_us)
-        if self.samples_gone_us <= self.newest_us:  # else a clock was ahead
-            first_us = max(first_us, self.samples_gone_us)
+        table = "sessions" if rows == "samples" else rows
+        table = spool_views.levels(table, self.window.grain)[0]
+        first_us = self.dropped_us.get(table, 0)
+        if first_us > self.newest_us:  # a clock was ahead
+            first_us = 0
+        if table == "sessions":  # without a sample in that time, nobody was active
+            kept_us = self.newest_us - _SAMPLES_KEPT_US
+            of_rows = self.spans.get(table, [kept_us])[0] - time_window.US
+            first_us = max(first_us, min(of_rows, kept_us))
+        first_us = -(-first_us // _MINUTE_US) * _MINUTE_US  # ticks may be there as minutes alone
         if first_us <= self.window.after_us:
             return self
         window = replace(self.window, after_us=min(first_us, self.window.to_us), last=None)
