@@ -14,6 +14,7 @@ import pytest
 
 from pgtare.kit import machine
 from pgtare.observing.doctor import queries
+from pgtare.observing.doctor.collect import read_facts
 from pgtare.observing.doctor.examine import examine, watch
 from pgtare.observing.doctor.model import Report
 from pgtare.observing.doctor.session import connected
@@ -173,6 +174,22 @@ def test_a_superusers_own_queries_stay_out_of_the_table(healthy: Cluster) -> Non
         {"SET LOCAL pg_stat_statements.track = $1"},
         {f"SET LOCAL {pooler.UNTRACKED}"},  # 15
     )
+
+
+def test_a_superuser_too_is_told_where_the_table_s_setting_is_from(healthy: Cluster) -> None:
+    """Our own transactions set it as well."""
+    name = "pg_stat_statements.track"
+    with healthy.connect() as conn:
+        places = (("database", f'DATABASE "{conn.info.dbname}"'), ("user", "ROLE CURRENT_USER"))
+        try:
+            for source, place in places:
+                conn.execute(f"ALTER {place} SET {name} = 'all'".encode())
+                with connected(healthy.dsn()) as session:
+                    facts = read_facts(session)
+                assert (facts.settings[name], facts.sources[name]) == ("all", source)
+        finally:
+            for _, place in places:
+                conn.execute(f"ALTER {place} RESET {name}".encode())
 
 
 def test_all_that_is_sent_is_listed(healthy: Cluster) -> None:

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg
 import pytest
@@ -23,6 +23,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.weighing.instruments import requirements
 from pgtare.weighing.outside import recording
+from pgtare.weighing.outside import run as outside_run
 from pgtare.weighing.outside.servers import infos, look
 from pgtare.weighing.outside.session import control_session, driven_session, end
 from pgtare.weighing.outside.settings_probe import own_values
@@ -482,6 +483,24 @@ def test_an_interrupt_before_anything_is_measured_is_one(
     done = in_process("weigh --arm 'x: work_mem=8MB' --dsn {} -d 2", of_tenant(managed))
     assert done.returncode == 130, done.stderr
     assert "nothing was measured" not in done.stderr
+
+
+def test_an_interrupt_while_it_is_estimated_loses_nothing(
+    managed: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def analyse(*arguments: Any, **options: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return analysis(*arguments, **options)
+
+    analysis = outside_run.analyse
+    monkeypatch.setattr(outside_run, "analyse", analyse)
+    done = in_process(
+        "weigh --arm 'x: work_mem=8MB' --dsn {} -d 2 --output {}",
+        of_tenant(managed),
+        tmp_path / "w",
+    )
+    assert done.returncode == 0, done.stderr
+    assert read(tmp_path / "w")["design"]["stopped_by"] == "time"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,29 +18,43 @@ TWO = ("log_min_duration_statement", "pg_stat_statements")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_names_the_logging_and_the_hashing_functions(binaries: Binaries, tmp_path: Path) -> None:
     needs_perf("on")
-    where = named(binaries)
-    done = pgtare(
-        "weigh",
-        *TWO,
-        *words("--why --duration 20 --scale 1"),
-        *where,
-        *words("--output {} --seed 7", tmp_path / "w.json"),
-    )
-    assert done.returncode == 0, done.stderr
-    print(done.stdout)
-    why = {reason["arm"]: reason for reason in read(tmp_path / "w.json")["why"]["computing"]}
-    logging = {f["name"]: f for f in why["log_min_duration_statement"]["functions"]}
+    # Debian's is stripped: functions of the extension's own have no names there
+    own = ("pgss_", "pg_stat_statements.so+")
+    why: dict[str, dict[str, Any]] = {}
+    logging: dict[str, dict[str, Any]] = {}
+    statements: list[str] = []
+    out = ""
+    for seconds in (20, 100):  # on a busy machine few samples are of what takes little time
+        file = tmp_path / f"{seconds}.json"
+        done = pgtare(
+            "weigh",
+            *TWO,
+            *words("--why --duration {} --scale 1", seconds),
+            *named(binaries),
+            *words("--output {} --seed 7", file),
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        out = done.stdout
+        print(out)
+        why = {reason["arm"]: reason for reason in read(file)["why"]["computing"]}
+        logging = {f["name"]: f for f in why["log_min_duration_statement"]["functions"]}
+        statements = [f["name"] for f in why["pg_stat_statements"]["functions"]]
+        if (
+            {"errfinish", "write (system call)"} <= logging.keys()
+            and "JumbleQuery" in statements
+            and any(name.startswith(own) for name in statements)
+        ):
+            break
     assert "errfinish" in logging
     assert "write (system call)" in logging
     assert logging["errfinish"]["lo_us"] > 0
-    statements = [f["name"] for f in why["pg_stat_statements"]["functions"]]
     assert "JumbleQuery" in statements
-    # Debian's is stripped: functions of the extension's own have no names there
-    own = ("pgss_", "pg_stat_statements.so+")
     assert any(name.startswith(own) for name in statements), statements
     assert "errfinish" not in statements
     control = why["control"]["total"]
     assert abs(control["growth_us"]) < 5 * (control["hi_us"] - control["lo_us"])
-    assert "Why log_min_duration_statement costs what" in done.stdout
+    assert "Why log_min_duration_statement costs what" in out

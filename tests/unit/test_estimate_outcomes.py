@@ -169,20 +169,60 @@ def test_failures_that_differ_withhold_every_verdict(evidence) -> None:  # type:
     assert kinds(few) == [ReasonKind.FAILURES_COULD_EXPLAIN]
 
 
-def test_failures_that_no_test_compares_withhold_the_answer() -> None:
-    """Sessions that are too short for a block: their first runs are the answer."""
+@pytest.mark.parametrize("long_sessions", [0, 2])
+def test_failures_of_first_runs_withhold_the_answer(long_sessions: int) -> None:
+    """Of sessions too short for a block, also if a few others have whole blocks without any."""
     rng = np.random.default_rng(1)
     design = simulated.design_of(1, 1)
-    sessions = simulated.new([simulated.lognormal(16, rng, 0.1) for _ in range(200)], rng)
+    lengths = [16] * 200 + [700] * long_sessions
+    sessions = simulated.new([simulated.lognormal(n, rng, 0.1) for n in lengths], rng)
     dearer = {1: simulated.Effect(lambda x: x + 50)}
     made = simulated.simulate(sessions, design, dearer)
+    first = made.observations["flags"] & UnitFlag.FIRST_RUN != 0
     for failing, verdict in ((None, "cost"), (0, "inconclusive"), (1, "inconclusive")):
-        failed = (made.observations["arm"] == failing) & (made.observations["position"] == 3)
+        failed = first & (made.observations["arm"] == failing)
+        failed &= made.observations["position"] == 3
         rows = simulated.fail(made, failed, times=0.1)
         answer = analyse(rows, design, proven={"i1": True}).arms[1].answer
         assert answer is not None
         assert answer.verdict == verdict
-        assert bool(answer.because(ReasonKind.FAILURES_COULD_EXPLAIN)) == (failing is not None)
+        assert bool(answer.because(ReasonKind.FAILURES_DIFFER)) == (failing is not None)
+
+
+def first_runs(failed: np.ndarray) -> FailedRuns:
+    """Of sessions that have two transactions each; every second session is the arm's."""
+    n = len(failed)
+    units = np.repeat(np.arange(n) % 2, 2)
+    return FailedRuns(
+        block=np.arange(n),
+        arm=np.arange(n) % 2,
+        failed=failed.astype(np.float64),
+        size=np.full(n, 2.0),
+        service_us=np.full(2 * n, 100.0),
+        aborted=np.repeat(failed, 2) > 0,
+        arm_of_unit=units,
+        layout=(0, 1),
+    )
+
+
+def test_first_runs_are_compared_one_by_one() -> None:
+    """By hand: each of the sessions with a failure could as well have been the base's."""
+    few = np.zeros(100)
+    few[1:14:2] = 1
+    assert first_runs(few).p(1) == pytest.approx(2 / 2**7)
+    often = np.resize([1.0, 1.0, 0.0, 0.0], 100)
+    assert first_runs(often).p(1) == pytest.approx(1.0)
+    assert first_runs(often + (np.arange(100) % 2)).p(1) < 1e-6
+    assert first_runs(np.resize([0.0, 2.0], 100)).p(1) == 0.0
+
+
+def test_twice_the_smaller_p_of_two_strata_counts() -> None:
+    later, first = Failures(3, 0.4, 0.1, 0.0, 2.0), Failures(5, 0.01, 0.3, 0.1, 4.0)
+    both = later.mixed(first, 0.75)
+    assert (both.n, both.p) == (8, 0.02)
+    assert (both.rate, both.base_rate, both.explained_us) == pytest.approx((0.25, 0.075, 3.5))
+    assert Failures(0, NAN, NAN, NAN, 0.0).mixed(first, 1.0) == first
+    assert later.mixed(Failures(0, NAN, NAN, NAN, 0.0), 0.5) == later
 
 
 def test_open_transactions_withhold_what_they_could_explain() -> None:

@@ -395,6 +395,23 @@ def test_slow_commits_of_single_statements_show_by_their_calls() -> None:
     assert compute.findings(seen(*slow, state=committing(20_000, statements=other))) == []
 
 
+def test_a_row_whose_holders_commit_quickly_is_hot() -> None:
+    """Eight sessions take turns at it, each for its commit: 2.5 ms, or as long as a slow disk."""
+    samples = []
+    for n in range(10):
+        age = {"query_age_s": 0.002, "xact_age_s": 0.003}
+        holder = session(10 + n % 8, "IO/WalSync", xact_us=n, **age)
+        others = [waiter(10 + (n + k) % 8, holder.pid, query_age_s=0.02) for k in range(1, 8)]
+        samples.append(SessionsSample(NOW + n, 1.0, (holder, *others)))
+    texts = {7: "UPDATE hot SET n = n + $1"}
+    found = compute.findings(Observation(samples, {10: ROWS}, committing(4_000, texts=texts)))
+    assert [one.kind for one in found] == ["hotlock"]
+    assert found[0].share == pytest.approx(7 / 8)
+    (found_slow,) = compute.findings(Observation(samples, {10: ROWS}, committing(200, texts=texts)))
+    assert (found_slow.kind, found_slow.share) == ("log", 1.0)
+    assert any("each commit waits 50 ms for the log" in one for one in found_slow.evidence)
+
+
 # locks of other kinds
 
 

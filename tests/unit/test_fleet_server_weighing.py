@@ -7,11 +7,13 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
+import psycopg
 import pytest
 
 from pgtare.estimate.trial.observations import OBSERVATION
-from pgtare.weighing.fleet.server_weighing import ServerWeighing
+from pgtare.weighing.fleet.server_weighing import LEASE, ServerWeighing
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
+from pgtare.weighing.weigh import recording
 from pgtare.weighing.weigh.recording import Halt, TrialRecording
 from pgtare.weighing.weigh.request import Request
 
@@ -83,3 +85,21 @@ def test_a_session_that_is_slower_than_most_has_time_to_take_part(
     end = weighing.trial(Stage("canary", ("a",), 0.01, 60.0), traffic, Halt(), Mock())
     assert (end.transactions, end.trouble) == (0, "")
     assert given_up == [*[7] * 7, 60]
+
+
+def test_a_server_that_goes_away_as_its_trial_begins_is_lost_in_it() -> None:
+    """Else the next server would be the canary of what has ended this one."""
+    trials = Mock()
+    trials.renew.side_effect = psycopg.OperationalError("the connection is lost")
+    got = recording.record(
+        trials,
+        Mock(),
+        Mock(),
+        60.0,
+        cpu=False,
+        load=None,
+        look=None,
+        tick=Mock(),
+        lease=LEASE,
+    )
+    assert (got.trouble, got.stopped_by) == ("the connection is lost", "server")

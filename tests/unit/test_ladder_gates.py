@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from datetime import UTC, datetime
 from typing import Literal
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
+from pgtare.errors import MeasurementError
 from pgtare.kit.machine import Usage, usage
 from pgtare.kit.window import processor_shares
 from pgtare.postgres.wait_counters.model import Counters, Event, EventRow
+from pgtare.postgres.wait_counters.reader import Moment
 from pgtare.weighing.ladder import evidence, gates, run
 from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.study_sections import Expected, Gates, Workload
@@ -115,6 +120,28 @@ def test_the_mean_of_a_profile_is_that_of_waits_that_ended() -> None:
     share, _, mean_us = evidence.measured(expected, waits)
     assert share == pytest.approx(0.5, rel=1e-3)
     assert (mean_us, waits[0].mean_ms) == (1000, 1)
+
+
+def test_waits_are_read_again_while_a_session_is_in_the_midst_of_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without it, what it waited before the run would count as waits of the run."""
+    row = EventRow(
+        backend_type="client backend",
+        event=Event("Lock", "tuple", False),
+        counters=Counters(waits=1, total_ms=1),
+    )
+    lacking = Moment(datetime.now(UTC), (), {}, ("client backend",))
+    whole = Moment(datetime.now(UTC), (row,), {}, ("checkpointer",))
+    reader, opened = Mock(), MagicMock()
+    opened.return_value.__enter__.return_value = reader
+    monkeypatch.setattr(evidence, "open_reader", opened)
+    reader.moment.side_effect = [lacking, whole]
+    assert evidence.read_events(Mock()) == (row,)
+    reader.moment.side_effect = itertools.repeat(lacking)
+    monkeypatch.setattr(evidence, "_BUSY_S", 0.0)
+    with pytest.raises(MeasurementError, match="could not be read"):
+        evidence.read_events(Mock())
 
 
 def test_a_profile_drops_no_run_since_only_some_variants_can_show_it() -> None:

@@ -30,3 +30,24 @@ def test_ctrl_c_twice_asks_once(
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_while_the_result_is_made_is_meant_only_the_second_time(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now_s = time.monotonic() + 200
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(signals, "_acted_s", 0.0)
+    before = signal.getsignal(signal.SIGINT)
+    with signals.like_interrupt():
+        signals.let_finish()
+        signal.raise_signal(signal.SIGINT)
+        assert "once more to give it up" in capfd.readouterr().err
+        now_s += 0.1
+        signal.raise_signal(signal.SIGINT)
+        now_s += 0.3
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGINT) is before
+    signals.let_finish()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -23,6 +23,7 @@ from pgtare.weighing.weigh.report import wording
 from pgtare.weighing.weigh.request import Request
 from pgtare.weighing.weigh.schema import Limit, WeighResult
 from tests.unit.sample_result import answer, arm_of, judged, sample
+from tests.unit.test_weigh_outside_words import SERVERS, from_outside
 
 NAME = "pg_stat_statements"
 REQUEST = Request(chosen=(Chosen(NAME, {}),), dsn="dbname=x", at_most=0.03)
@@ -120,6 +121,19 @@ def test_a_control_that_misses_0_must_not_explain_a_decision(
     found = (state(result, LOW), state(result, HIGH), state(result, HIGH, HIGH))
     assert found == (("below", "above", "above") if decides else ("undecided",) * 3)
     assert state(result, replace(LOW, most_pct=1.9, body_pct=Estimate(0, 1, -1, 1))) == "below"
+
+
+def test_what_reads_high_as_bursts_were_held_up_exceeds_no_limit() -> None:
+    for disturbed, above, of_servers in (
+        (12.0, "above", "below"),
+        (13.0, "undecided", "undecided"),
+    ):
+        result = from_outside(disturbed_pct=disturbed)
+        answer(arm_of(result, NAME)).waiting_us = answer(arm_of(result, NAME)).us
+        assert (state(result, LOW), state(result, HIGH)) == ("below", above)
+        assert result.design.outside is not None
+        result.design.outside.servers = SERVERS
+        assert state(result, LOW) == of_servers
 
 
 def test_with_limits_the_table_bounds_slow_transactions_too() -> None:

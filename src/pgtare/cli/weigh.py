@@ -303,11 +303,11 @@ def weigh(
             done = run_weighing(
                 request, command_line(), cli.stderr(), cli.confirm, asked.during if asked else alone
             )
-    try:
-        if summary is not None:
-            limit.write_summary(done.result, summary)
-    finally:
-        _deliver(done, destination, out, asked, details)
+        try:
+            if summary is not None:
+                limit.write_summary(done.result, summary)
+        finally:
+            _deliver(done, destination, out, asked, details)
     if done.result.design.stopped_by == "interrupt":
         raise typer.Exit(cli.INTERRUPTED)
     windows = done.result.windows

@@ -1,6 +1,7 @@
 """Signals leave no server behind: SIGTERM unwinds, and none cuts a clean-up short."""
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ _ALL = (signal.SIGINT, *_ENDING)
 # clean-up that the first has only just begun and that does not yet hold signals back.
 _SAME_WISH_S = 0.3
 _acted_s = -_SAME_WISH_S
+_may_let_finish = False
 
 
 def _again() -> bool:
@@ -65,17 +67,44 @@ def unwind_at_exit_signals() -> contextlib.ExitStack:
 @contextlib.contextmanager
 def like_interrupt() -> Iterator[None]:
     """SIGTERM and SIGHUP do what Ctrl-C does, so that what was measured is kept."""
+    global _may_let_finish
     if not _in_main_thread():
         yield
         return
-    changed = [signum for signum in _ENDING if signal.getsignal(signum) is signal.SIG_DFL]
-    for signum in changed:
-        signal.signal(signum, signal.default_int_handler)
+    before = {signum: signal.getsignal(signum) for signum in _ALL}
+    for signum in _ENDING:
+        if before[signum] is signal.SIG_DFL:
+            signal.signal(signum, signal.default_int_handler)
+    _may_let_finish = True
     try:
         yield
     finally:
-        for signum in changed:
-            signal.signal(signum, signal.SIG_DFL)
+        _may_let_finish = False
+        for signum, handler in before.items():
+            if handler is not None:
+                signal.signal(signum, handler)
+
+
+def let_finish() -> None:
+    """What was measured is estimated and written: the next signal says how to give that up.
+
+    It does nothing else, until the end of `like_interrupt`, and so does this outside of it.
+    """
+    if not (_may_let_finish and _in_main_thread()):
+        return
+    for signum in _ALL:
+        if signal.getsignal(signum) not in (None, signal.SIG_IGN):
+            signal.signal(signum, _say_that_it_ends)
+
+
+def _say_that_it_ends(signum: int, frame: FrameType | None) -> None:
+    if _again():
+        return
+    with contextlib.suppress(OSError):
+        os.write(2, b"\npgtare: the result is on its way; interrupt once more to give it up\n")
+    for each in _ALL:
+        if signal.getsignal(each) is _say_that_it_ends:
+            signal.signal(each, _interrupt)
 
 
 def _restore(signum: signal.Signals, before: Any) -> None:

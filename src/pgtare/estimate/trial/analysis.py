@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-
-import numpy as np
 
 from pgtare.estimate.trial import quantiles
 from pgtare.estimate.trial.analysis_request import Question
@@ -145,12 +142,12 @@ class _Analysis:
         )
 
     def _failures(self, index: int, c: float) -> Failures:
-        """Failures in whole blocks; if there are none, only the rates of what entered are known."""
-        found, selection = self.selection.failed.failures(index, c), self.selection
-        if not math.isnan(found.p):
+        """Failures in whole blocks, and in first runs if these are in the answer."""
+        found = self.selection.failed.failures(index, c)
+        if not self.strata.uses_first(index):
             return found
-        rates = selection.aborted / np.fmax(selection.used, 1)
-        return replace(found, rate=float(rates[index]), base_rate=float(rates[0]))
+        first = self.selection.failed_first.failures(index, c)
+        return found.mixed(first, self.strata.share)
 
     def _basis(self, index: int) -> Basis:
         if not self.strata.uses_first(index):

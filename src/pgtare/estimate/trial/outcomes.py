@@ -42,10 +42,21 @@ class Failures:
     base_rate: float
     explained_us: float
 
-    @property
-    def untested(self) -> bool:
-        """Whether there are some, and nothing is known of how they differ."""
-        return math.isnan(self.p) and self.rate + self.base_rate > 0
+    def mixed(self, other: Failures, share: float) -> Failures:
+        """With those of another stratum, which has this share; twice the smaller p of the two."""
+        if math.isnan(other.p) or math.isnan(self.p):
+            return self if math.isnan(other.p) else other
+
+        def both(own: float, others: float) -> float:
+            return (1 - share) * own + share * others
+
+        return Failures(
+            n=self.n + other.n,
+            p=min(1.0, 2 * min(self.p, other.p)),
+            rate=both(self.rate, other.rate),
+            base_rate=both(self.base_rate, other.base_rate),
+            explained_us=both(self.explained_us, other.explained_us),
+        )
 
 
 @dataclass(frozen=True)
@@ -108,9 +119,10 @@ def _hypergeometric(events: int, own: int, slots: int) -> Floats:
 
 @dataclass(frozen=True)
 class FailedRuns:
-    """Failed transactions in the runs of whole blocks: R runs, and their N transactions.
+    """Failed transactions in the runs of whole blocks, or in first runs: R runs, N transactions.
 
-    layout: the arms of a block's runs.
+    A first run is a block of its own, as its arm is drawn by itself. layout: the arms of a block's
+    runs.
     """
 
     block: Ints  # (R,)
@@ -126,7 +138,8 @@ class FailedRuns:
         """Two-sided p-value of "the arm's transactions fail as often as the base's".
 
         What is counted are runs with a failure: failures come in spells, and it is runs whose order
-        was drawn. If most runs have some, it is Student's t of the blocks' rates.
+        was drawn. If many runs have some, it is Student's t of the blocks' rates, or of the first
+        runs' own.
         """
         pair = (self.arm == arm) | (self.arm == 0)
         block = np.unique(self.block[pair], return_inverse=True)[1]
@@ -141,6 +154,8 @@ class FailedRuns:
 
     def _p_of_rates(self, block: Ints, mine: Bools, rate: Floats) -> float:
         n = int(block.max()) + 1
+        if n == len(block):
+            return _welch(rate[mine], rate[~mine])
         with np.errstate(divide="ignore", invalid="ignore"):
             of_arm = np.bincount(block, np.where(mine, rate, 0), n) / np.bincount(block, mine, n)
             of_base = np.bincount(block, np.where(mine, 0, rate), n) / np.bincount(block, ~mine, n)
@@ -165,6 +180,17 @@ class FailedRuns:
                 rate - base_rate, np.minimum(self.service_us[both], c), self.aborted[both]
             ),
         )
+
+
+def _welch(one: Floats, other: Floats) -> float:
+    """Two-sided p-value of "both have one mean"."""
+    if min(len(one), len(other)) < 2:
+        return 1.0
+    a, b = one.var(ddof=1) / len(one), other.var(ddof=1) / len(other)
+    if not a + b > 0:
+        return 1.0 if one.mean() == other.mean() else 0.0
+    df = (a + b) ** 2 / (a**2 / (len(one) - 1) + b**2 / (len(other) - 1))
+    return 2 * student_below(float(df), -abs(float(one.mean() - other.mean())) / math.sqrt(a + b))
 
 
 def explained(difference: float, body: Floats, failed: Bools) -> float:

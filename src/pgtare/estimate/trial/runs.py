@@ -43,6 +43,7 @@ class Selection:
     late: LaterRuns
     first: FirstRuns | None
     failed: FailedRuns
+    failed_first: FailedRuns
     n_first: int  # answered transactions in first runs
     n_first_covered: int  # of them, those of sessions with a whole block
     n_rest: int  # later ones of sessions that have a first run and no whole block
@@ -127,6 +128,7 @@ def select(obs: Observations, design: Design) -> Selection:
         late=LaterRuns(units.where(position >= EARLY)),
         first=first,
         failed=_failed_runs(rows[in_block][whole & usable[in_block]], design),
+        failed_first=_failed_runs(rows[in_first & usable], design),
         n_first=int(np.count_nonzero(in_first & finished)),
         n_first_covered=int(np.count_nonzero((in_first & finished)[covered[backend]])),
         n_rest=int(np.count_nonzero(rest & finished)),
@@ -184,7 +186,7 @@ def _first_runs(rows: Observations) -> FirstRuns:
 
 
 def _failed_runs(rows: Observations, design: Design) -> FailedRuns:
-    """Which runs of whole blocks have a failed transaction; rows by (backend, unit)."""
+    """Which of these runs have a failed transaction; rows by (backend, unit)."""
     answered = rows[rows["flags"] & UnitFlag.OPEN == 0]
     block = _numbered(answered, answered["block"])
     run = block * len(design.block) + answered["run"].astype(np.int64)

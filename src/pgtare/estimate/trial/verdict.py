@@ -110,8 +110,6 @@ def judge(evidence: Evidence) -> Decision:
         return _open(Reason(ReasonKind.CONTROL_UNKNOWN))
     if evidence.failures is not None and evidence.failures.p < ALPHA:
         return _open(_failed(ReasonKind.FAILURES_DIFFER, evidence.failures))
-    if evidence.failures is not None and evidence.failures.untested:
-        return _open(_failed(ReasonKind.FAILURES_COULD_EXPLAIN, evidence.failures))
     inside = _inside(evidence.body, evidence.margin_us)
     if inside and _no_tail_cost(evidence) and evidence.tail_bound <= TAIL_TOLERANCE:
         found = Decision("equivalent", (Reason(ReasonKind.INSIDE_MARGIN),))

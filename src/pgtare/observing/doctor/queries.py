@@ -68,7 +68,16 @@ SETTINGS = Query(
     "settings that observe, log, or size what observes",
     """SELECT name, coalesce(reset_val, setting),
   CASE WHEN source IN ('command line', 'environment variable', 'global', 'database', 'user',
-    'database user') THEN source END
+    'database user') THEN source
+  -- one that our own transaction sets: where it is from outside of that
+  WHEN source = 'session' THEN (
+    SELECT CASE WHEN setrole = 0 AND setdatabase = 0 THEN 'global' WHEN setrole = 0 THEN 'database'
+      WHEN setdatabase = 0 THEN 'user' ELSE 'database user' END
+    FROM pg_db_role_setting, unnest(setconfig) AS line
+    WHERE split_part(line, '=', 1) = name
+      AND setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = session_user))
+      AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+    ORDER BY setrole = 0, setdatabase = 0 LIMIT 1) END
 FROM pg_settings
 WHERE name LIKE 'log\\_%' OR name LIKE 'debug\\_print%' OR name LIKE 'track\\_%'
   OR name LIKE 'pg\\_stat\\_statements.%' OR name LIKE 'auto\\_explain.%'

@@ -45,7 +45,8 @@ class Cause:
     whether it was seen with one holder after another. went_on: whether the sample after it shows
     that these waits have ended. writing_s: of the log, the time of statements that write to it and
     do not commit. commits_s: that of the others, by statement. commit_waits: how long these had
-    waited, s; ended_waits: those that ended a transaction of several statements.
+    waited, s; ended_waits: those that ended a transaction of several statements. handed_s: of those
+    who wait for a lock of one that commits.
     """
 
     kind: str
@@ -79,6 +80,7 @@ class Cause:
     commits_s: Tally[StatementKey] = field(default_factory=Tally)
     commit_waits: list[float] = field(default_factory=list)
     ended_waits: list[float] = field(default_factory=list)
+    handed_s: float = 0.0
 
     def add(
         self, at: float, seconds: float, one: SampledSession, waited_s: float, object_: str = ""

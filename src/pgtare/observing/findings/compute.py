@@ -49,6 +49,11 @@ def findings(
     recent_s: leave out what was not seen within so long; its time counts all the same.
     """
     whole = partition(observation)
+    quick = {
+        one.kind for one in whole.causes if one.handed_s and work_findings.is_quick(one, whole)
+    }
+    if quick:
+        whole = partition(observation, quick)
     explaining = {
         one.key: one
         for one in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.observing.findings.causes import (
@@ -88,8 +88,11 @@ class _Causes(defaultdict[str, Cause]):
         return self[key]
 
 
-def partition(observation: Observation) -> Partition:
-    """Give every active second to a cause."""
+def partition(observation: Observation, quick: Collection[str] = ()) -> Partition:
+    """Give every active second to a cause.
+
+    quick: of LOG and SYNC, what commits wait for so shortly that others wait for the lock instead.
+    """
     causes = _Causes()
     graph = BlockerGraph(observation)
     factors, unseen_s = _factors(observation)
@@ -110,7 +113,9 @@ def partition(observation: Observation) -> Partition:
             on_cpu_s += seconds if one.type is None else 0.0
             waited_s = waits.waited_s(sample.at, one)
             if one.type == "Lock":
-                _lock(causes, observation, one, ends.get(one.pid, ()), rows, seconds, waited_s)
+                _lock(
+                    causes, observation, one, ends.get(one.pid, ()), rows, seconds, waited_s, quick
+                )
             else:
                 cause = _work(causes, one)
                 cause.add(sample.at, seconds, one, waited_s)
@@ -206,6 +211,7 @@ def _lock(
     rows: _Rows,
     seconds: float,
     waited_s: float,
+    quick: Collection[str],
 ) -> None:
     """Give the time of a wait for a lock to its root. found: all ends of its paths."""
     lock = observation.locks.get(one.pid)
@@ -229,8 +235,9 @@ def _lock(
     now = rows.now.get(path.root)
     if now is not None and not path.ring:
         handed_on = _handed_on(causes, now)
-        if handed_on is not None:
+        if handed_on is not None and handed_on.kind not in quick:
             handed_on.add(rows.at, seconds, one, waited_s)
+            handed_on.handed_s += seconds
             return
     cause = _root_cause(causes, observation, one, path, root)
     cause.add(rows.at, seconds, one, waited_s, "" if path.between else object_)

@@ -18,6 +18,8 @@ from pgtare.observing.findings.statement_findings import CROWDED, contention, is
 
 #: A commit that waits so long for the log is slow, s.
 _SLOW_COMMIT_S = 0.01
+#: One that waits so long, s, is what others wait for, however many commits there are.
+_LONG_COMMIT_S = 1.0
 #: From fewer commits that were seen to wait, nothing is concluded.
 _FEW_SEEN = 5
 _LESS_LOG = [
@@ -111,6 +113,12 @@ def log(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
     )
 
 
+def is_quick(cause: Cause, whole: Partition) -> bool:
+    """Whether each commit is known to wait for the log, or a standby, for a moment only."""
+    each, longest = _each_commit_s(cause, whole), max(cause.commit_waits, default=0.0)
+    return each is not None and each < _SLOW_COMMIT_S and longest < _LONG_COMMIT_S
+
+
 def _takes_most(cause: Cause, whole: Partition) -> bool:
     """Whether it is what the sessions are busy with."""
     return whole.share(cause) >= 0.5 and whole.aas(cause) >= 1.0
@@ -135,7 +143,8 @@ def _each_commit_s(cause: Cause, whole: Partition) -> float | None:
         by_calls_s = spent_s / whole.observation.seconds / calls
     # a procedure that commits again and again is one call
     by_calls_s = min(by_calls_s, _by_waits_s(cause.commit_waits))
-    return max(whole.aas(cause) / commits, by_calls_s, _by_waits_s(cause.ended_waits))
+    committing = whole.aas(cause) * (1 - cause.handed_s / cause.seconds)
+    return max(committing / commits, by_calls_s, _by_waits_s(cause.ended_waits))
 
 
 def _by_waits_s(waits: list[float]) -> float:

@@ -35,6 +35,7 @@ def running(command: Sequence[str], dsn: str, folder: Path) -> Iterator[list[int
     try:
         yield [child.pid]
         if child.status is not None:
+            child.wait()  # for the last of what it has said
             last = next((line for line in reversed(child.stderr) if line.strip()), "")
             raise MeasurementError(
                 f"the companion {words[0]} ended early with status {child.status}: {last}"

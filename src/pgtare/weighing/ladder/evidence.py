@@ -7,6 +7,7 @@ import fnmatch
 import math
 import os
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from pgtare.weighing.ladder.study_servers import WAITS, Serving, carries
 
 _LOAD = "client backend"
 LOAD_NAME = "pgtare-load-"
+#: So long a session may be in the midst of a change of its counters, in s.
+_BUSY_S = 1.0
 _INFO = "SELECT hooks, slots_installed, slots_intact FROM {waits}.pg_stat_wait_event_timing_info"
 
 
@@ -83,11 +86,19 @@ def disturbances(conn: psycopg.Connection[Any]) -> dict[str, str]:
 
 
 def read_events(serving: Serving) -> tuple[EventRow, ...] | None:
-    """Counters of all waits, None if the module is not there or replaces nothing."""
+    """Counters of all waits, None if the module is not there or replaces nothing.
+
+    Raises MeasurementError if a session was busy all the time: its waits would be missing.
+    """
     if serving.variant.capture in ("absent", "unhooked"):
         return None
+    until = time.monotonic() + _BUSY_S
     with open_reader(serving.cluster.dsn()) as reader:
-        return reader.events()
+        while _LOAD in (moment := reader.moment()).unread:
+            if time.monotonic() > until:
+                raise MeasurementError("a session's waits could not be read: it was stopped")
+            time.sleep(_BUSY_S / 100)
+    return moment.events
 
 
 class SessionsLook:

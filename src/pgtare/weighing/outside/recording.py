@@ -17,7 +17,7 @@ import psycopg
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial import bursts
 from pgtare.estimate.trial.bursts import BURST, PACED
-from pgtare.postgres import pooler
+from pgtare.postgres import pooler, signals
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.outside.loops import LEAST_REST_S, REST, Loops, RunBlock
 from pgtare.weighing.outside.session import READ_ONLY_SETTING
@@ -138,6 +138,7 @@ def record(
         stopped_by, trouble = "server", str(ex)
     except psycopg.Error as ex:
         stopped_by, trouble = "server", first_line(ex)
+    signals.let_finish()
     return OutsideRecording(
         state.rows(),
         time.monotonic() - state.began,

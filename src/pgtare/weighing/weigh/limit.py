@@ -12,6 +12,7 @@ from typing import Literal
 
 from pgtare.errors import UsageError
 from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
+from pgtare.estimate.trial.bursts import DISTURBED_SOME
 from pgtare.estimate.trial.design import LEAST_BATCHES
 from pgtare.estimate.trial.results import Live, LiveArm
 from pgtare.estimate.trial.verdict import ALPHA
@@ -157,6 +158,8 @@ def with_limits(
         waiting = state == "above" and not bursts
         if (waiting or state == "below") and not _waiting_stands(arms[name], result):
             state, waiting = "undecided", False
+        if _reads_wrong(state, result):
+            state, waiting = "undecided", False
         found.append(Limit(name=name, at_most_pct=100 * limit, state=state, waiting=waiting))
     return result.model_copy(update={"limits": found})
 
@@ -203,6 +206,18 @@ def _waiting_stands(arm: ArmResult, result: WeighResult) -> bool:
     if result.design.outside is None:
         return True
     return answer is not None and answer.waiting_us is not None and answer.waiting_stands
+
+
+def _reads_wrong(state: State, result: WeighResult) -> bool:
+    """Whether bursts were held up so often that costs read high, and differences of servers wrong.
+
+    What reads high can still be below.
+    """
+    outside = result.design.outside
+    disturbed = outside.disturbed_pct if outside is not None else None
+    if disturbed is None or disturbed <= DISTURBED_SOME:
+        return False
+    return state == "above" or result.compares_servers
 
 
 def exit_status(result: WeighResult) -> int:

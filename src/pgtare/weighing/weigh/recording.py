@@ -17,6 +17,7 @@ from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.kit.option_values import LONGEST_S
+from pgtare.postgres import signals
 from pgtare.postgres.load import PgbenchLoad
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.trials import Population, Status, Trials
@@ -119,8 +120,6 @@ def record(
     halt = halt or Halt()
     seconds = min(seconds, LONGEST_S - _GRACE_S)
     trials.start(design, population, seconds + _GRACE_S, cpu=cpu)
-    if lease is not None:
-        trials.renew(lease.seconds)
     began = time.monotonic()
     drained, stop = _Drained(), threading.Event()
     work = (trials, drained, stop, lease, arrived)
@@ -128,15 +127,14 @@ def record(
     thread.start()
     stopped_by: StoppedBy = "time"
     failure: MeasurementError | None = None
-    taking_part = 0
     try:
         stopped_by = _wait(began, seconds, drained, load, look, tick, halt)
-        taking_part = _taking_part(trials)
     except KeyboardInterrupt:
         stopped_by = "interrupt"
-        taking_part = _taking_part(trials)
     except MeasurementError as ex:
         failure = ex
+    signals.let_finish()
+    taking_part = _taking_part(trials) if failure is None else 0
     duration = time.monotonic() - began
     stop.set()
     thread.join()
@@ -175,12 +173,14 @@ def _drain(
     arrived: Arrived,
 ) -> None:
     next_status = time.monotonic() + _STATUS_S
-    next_renewal = time.monotonic() + lease.every_s if lease else math.inf
+    next_renewal = time.monotonic() if lease else math.inf
     try:
-        while not stop.wait(_DRAIN_S):
+        while True:
             if lease is not None and time.monotonic() >= next_renewal:
                 next_renewal = time.monotonic() + lease.every_s
                 trials.renew(lease.seconds)
+            if stop.wait(_DRAIN_S):
+                return
             part = trials.drain()
             if len(part):
                 drained.parts.append(part)
