@@ -8,6 +8,7 @@ calibrations against a long one.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import resource
 import subprocess
@@ -21,7 +22,7 @@ import numpy as np
 from pgtare.observing.clock import counter_frequency, probe
 from pgtare.observing.clock.clocks import BY_NAME, Clock, choose
 from pgtare.observing.clock.distribution import NS
-from pgtare.observing.clock.survey import pick_cpu, weigh
+from pgtare.observing.clock.survey import weigh
 from pgtare.postgres.binaries import from_wheel
 
 TAKES = "5 minutes"
@@ -91,7 +92,7 @@ def ours(clock: Clock, seconds: int, cpu: int) -> Run:
 
 def side_by_side(named: Sequence[Path], rounds: int, seconds: int) -> None:
     """Our average loop time against each installed pg_test_timing's."""
-    cpu = pick_cpu(None)
+    cpu = max(os.sched_getaffinity(0))
     for version, program in installed(named).items():
         keeps = (
             "exact durations kept by both"
@@ -117,7 +118,7 @@ def side_by_side(named: Sequence[Path], rounds: int, seconds: int) -> None:
 def added(groups: int) -> None:
     """What counting adds to reading, by clock."""
     print("clock                     reads only  and counts  ratio")
-    for clock in choose((), probe.leaves()).clocks:
+    for clock in choose((), probe.leaves()):
         cost = weigh(clock, groups)
         both = cost.read_ns + cost.loop_ns
         print(

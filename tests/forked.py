@@ -105,8 +105,8 @@ def forking() -> socket.socket:
 def _serve(place: socket.socket) -> None:
     from pgtare.cli import commands
 
-    for command in commands._COMMANDS.values():
-        importlib.import_module(f"pgtare.cli.{command.module}")
+    for name in commands.ORDER:
+        importlib.import_module(commands.module_of(name))
     importlib.import_module("pgtare.weighing.whole_server.run")
     gc.collect()
     gc.freeze()

@@ -5,10 +5,7 @@
  */
 #define _GNU_SOURCE
 
-#include <errno.h>
-#include <linux/perf_event.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "../common/clock_trust.h"
 #include "probe.h"
@@ -67,60 +64,6 @@ probe_pair(int64_t out[3])
 	out[0] = pair.ticks;
 	out[1] = pair.ns;
 	out[2] = pair.width;
-}
-
-/* The rate that the architecture itself states, in Hz; 0 if it does not. */
-int64_t
-probe_counter_hz(void)
-{
-#if defined(__aarch64__)
-	uint64_t	hz;
-
-	__asm__ volatile("mrs %0, cntfrq_el0":"=r"(hz));
-	return (int64_t) hz;
-#else
-	return 0;
-#endif
-}
-
-/*
- * What the kernel multiplies the counter with, and shifts, to have ns: it
- * is in the page that comes with every perf event.  Returns 0, or an errno.
- */
-int
-probe_kernel_rate(uint32_t *mult, uint32_t *shift)
-{
-	struct perf_event_attr attr;
-	struct perf_event_mmap_page *page;
-	long		size = sysconf(_SC_PAGESIZE);
-	int			fd,
-				failed = 0;
-
-	memset(&attr, 0, sizeof(attr));
-	attr.type = PERF_TYPE_SOFTWARE;
-	attr.size = sizeof(attr);
-	attr.config = PERF_COUNT_SW_DUMMY;
-	attr.exclude_kernel = 1;
-	attr.exclude_hv = 1;
-	fd = (int) syscall(SYS_perf_event_open, &attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
-	if (fd < 0)
-		return errno;
-	page = mmap(NULL, (size_t) size, PROT_READ, MAP_SHARED, fd, 0);
-	if (page == MAP_FAILED)
-		failed = errno;
-	else
-	{
-		if (page->cap_user_time && page->time_mult != 0)
-		{
-			*mult = page->time_mult;
-			*shift = page->time_shift;
-		}
-		else
-			failed = ENODATA;
-		(void) munmap(page, (size_t) size);
-	}
-	(void) close(fd);
-	return failed;
 }
 
 /*

@@ -102,8 +102,6 @@ extern int	probe_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t out[4]);
 extern int	probe_counter_usable(void);
 extern void probe_pair(int64_t out[3]);
 extern void probe_calibrate(int64_t duration_ns, int64_t out[6]);
-extern int	probe_kernel_rate(uint32_t *mult, uint32_t *shift);
-extern int64_t probe_counter_hz(void);
 
 /* notes.c: what the loops leave to others */
 typedef struct ProbeWatch

@@ -22,9 +22,8 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.build import build_cached, source_dir
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.module_package import MANIFEST
-from tests.commands import in_process, refused, start_pgtare
+from tests.commands import in_process, refused
 from tests.installation_copies import copy_of, copy_without_modules
-from tests.sessions import eventually
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]  # modules are built
 
@@ -88,25 +87,24 @@ def no_build(*_: object, **__: object) -> None:
 
 
 @pytest.mark.debian
-def test_a_debian_package_is_one(debian15: Binaries, open_directory: Path, tmp_path: Path) -> None:
+def test_an_archive_of_the_files_is_one(
+    debian15: Binaries, open_directory: Path, tmp_path: Path
+) -> None:
     tree = tmp_path / "tree"
     modules.install(debian15, "pgtare", destdir=tree)
     (libraries,) = tree.rglob("pgtare.so")
     (control,) = tree.rglob("pgtare.control")
     module_package.write_manifest(debian15, libraries.parent, control.parent, modules.PRELOAD_ORDER)
-    (tree / "DEBIAN").mkdir()
-    fields = "Package: p\nVersion: 0.4.0\nArchitecture: amd64\nMaintainer: p\nDescription: p\n"
-    (tree / "DEBIAN" / "control").write_text(fields)
-    deb = tmp_path / "p.deb"
-    subprocess.run(["dpkg-deb", "--build", "-Znone", tree, deb], check=True, capture_output=True)
+    archive = tmp_path / "p.tar"
+    subprocess.run(["tar", "-cf", archive, "-C", tree, "."], check=True, capture_output=True)
     copied = copy_of(debian15, open_directory / "postgres")
-    with module_package.opened(deb, 15) as opened:
+    with module_package.opened(archive, 15) as opened:
         assert opened.manifest.modules == ["pgtare"]
         module_package.require_fit(opened, copied)
         assert modules.install(copied, "pgtare", package=opened).outcome == "installed"
-    deb.write_bytes(deb.read_bytes()[:5000])
+    archive.write_bytes(archive.read_bytes()[:5000])
     refusal = pytest.raises(UsageError, match=r"cannot be unpacked \(.*\): name a directory")
-    with refusal, module_package.opened(deb, 15):
+    with refusal, module_package.opened(archive, 15):
         pass
 
 
@@ -169,13 +167,6 @@ def test_of_several_packages_the_servers_version_is_taken(
         pass
 
 
-def test_the_manifest_goes_with_the_last_module(wheel: Binaries, changeable: Path) -> None:
-    for name in modules.PRELOAD_ORDER:
-        assert list(changeable.rglob(MANIFEST))
-        modules.uninstall(wheel, name, destdir=changeable)
-    assert [path for path in changeable.rglob("*") if path.is_file()] == []
-
-
 @pytest.mark.slow
 def test_a_forced_installation_leaves_no_manifest_of_what_was_replaced(
     copied: Binaries, package: Path
@@ -189,31 +180,27 @@ def test_a_forced_installation_leaves_no_manifest_of_what_was_replaced(
     assert (copied.pkglibdir / MANIFEST).exists()
 
 
-def test_an_installation_that_is_terminated_leaves_no_unpacked_files(
-    wheel: Binaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_unpacking_that_is_ended_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs, scratch = tmp_path / "bin", tmp_path / "scratch"
-    for directory in (programs, scratch):
-        directory.mkdir()
-    slow = programs / "dpkg-deb"
-    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/unpacking\nexec sleep 60\n")
-    slow.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    deb = tmp_path / "p.deb"
-    deb.touch()
-    process = start_pgtare("module install --pg-config {} --from {}", wheel.pg_config, deb)
-    eventually((tmp_path / "unpacking").exists)
-    assert list(scratch.iterdir())
-    process.terminate()
-    process.communicate(timeout=20)
-    assert process.returncode == 128 + signal.SIGTERM
+    def ended(archive: tarfile.TarFile, into: Path) -> None:
+        (into / "half").touch()
+        raise SystemExit(128 + signal.SIGTERM)
+
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(module_package, "_take", ended)
+    with tarfile.open(tmp_path / "p.tar", "w") as archive:
+        archive.add(__file__, "pgtare.sql")
+    with pytest.raises(SystemExit), module_package.opened(tmp_path / "p.tar", 18):
+        pass
     assert not list(scratch.iterdir())
 
 
 def test_what_is_no_package_is_said(wheel: Binaries, tmp_path: Path) -> None:
     arguments = ["module", "install", "--pg-config", str(wheel.pg_config), "--from"]
-    absent, text = tmp_path / "absent.deb", tmp_path / "text.tar"
+    absent, text = tmp_path / "absent.tar", tmp_path / "text.tar"
     text.write_text("no archive\n" * 1000)
     assert "there is no " in refused(*arguments, str(absent))
     assert "cannot be unpacked" in refused(*arguments, str(text))

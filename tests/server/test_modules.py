@@ -236,20 +236,6 @@ def test_install_below_destdir(wheel: Binaries, own_place: Path, source: Path) -
     assert all(path.is_relative_to(destdir) for path in done.files)
     assert modules.installed_version(wheel, "tiny") is None
     assert modules.installed_version(wheel, "tiny", destdir=destdir) == "1.0"
-    removed = modules.uninstall(wheel, "tiny", destdir=destdir)
-    assert sorted(removed) == sorted(done.files)
-
-
-def test_a_file_that_cannot_be_removed_is_reported(
-    wheel: Binaries, own_place: Path, source: Path
-) -> None:
-    destdir = own_place.parent / "another root"
-    done = modules.install(wheel, "tiny", destdir=destdir, source=source)
-    control = next(path for path in done.files if path.suffix == ".control")
-    control.with_name("tiny--old").mkdir()
-    with pytest.raises(UsageError, match=r"cannot remove .*/tiny--old .*owner") as refusal:
-        modules.uninstall(wheel, "tiny", destdir=destdir)
-    assert "--destdir" not in str(refusal.value)
 
 
 def test_library_directory_that_cannot_be_written(

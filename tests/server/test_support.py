@@ -11,7 +11,7 @@ import pgtare
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.modules import loadable
-from tests.commands import failed, in_process, refused
+from tests.commands import failed, in_process
 from tests.servers import SLOWLY_ON_15, with_everything
 from tests.sessions import session
 
@@ -58,17 +58,6 @@ def test_texts_are_said_to_be_set(loaded: Cluster) -> None:
     lines = in_process("support", "--dsn", loaded.dsn()).stdout.splitlines()
     (roles,) = [line for line in lines if line.startswith("sql_trace.sensitive_roles: ")]
     assert "(set, not shown)" in roles
-
-
-def test_a_file_is_written_only_if_wanted(loaded: Cluster, tmp_path: Path) -> None:
-    out = tmp_path / "support.txt"
-    done = in_process("support", "--dsn", loaded.dsn(), "--out", out)
-    assert "not written" in done.stderr
-    assert not out.exists()
-    done = in_process("support", "--dsn", loaded.dsn(), "--out", out, "--yes")
-    assert out.read_text().startswith("[pgtare]\n")
-    assert out.stat().st_mode & 0o077 == 0
-    assert "exists" in refused("support", "--out", out)
 
 
 def test_a_server_that_cannot_be_reached(tmp_path: Path) -> None:

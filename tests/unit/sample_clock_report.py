@@ -27,7 +27,6 @@ from pgtare.observing.clock.schema import (
     Meaning,
     PlanTiming,
     Span,
-    Stated,
     Trust,
 )
 
@@ -124,13 +123,10 @@ def sample() -> ClockReport:
             modules=Trust(counter=True, reason="the kernel reads the time by tsc"),
         ),
         clocks=[sample_clock("monotonic", 18.0), sample_clock("tsc")],
-        lacking={"counter": "it is another machine's"},
         frequency=Frequency(
             hz=2_000_000_000,
-            source="calibration",
             error_ppm=0.02,
             duration_s=1.5,
-            stated=[Stated(by="kernel", hz=2_000_000_000, difference_ppm=0.0, note="agrees")],
         ),
         cores=Cores(
             clock="counter",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from pgtare.errors import MeasurementError
 from pgtare.observing.clock import cores, counter_frequency, probe, show
 from pgtare.observing.clock.clocks import BY_NAME
-from pgtare.observing.clock.cpuid import Leaves
 from pgtare.observing.clock.diagnosis import diagnose
 from pgtare.observing.clock.distribution import NS, Distribution, cost_of
 from pgtare.observing.clock.probe import Pair
@@ -33,33 +31,6 @@ def test_a_frequency_has_the_bound_that_its_brackets_give() -> None:
     assert counter_frequency.bound_ppm(first, last) == pytest.approx(10.5)
     # a clock that moves by 4 ms at a time can be 10 million ticks off
     assert counter_frequency.bound_ppm(first, last, 4_000_000) == pytest.approx(2_000_010)
-
-
-def test_a_frequency_that_is_stated_is_trusted_only_near_the_calibration() -> None:
-    first, last = Pair(0, 0, 50), Pair(HZ, NS, 50)
-    near = Leaves(True, crystal_hz=HZ + 25_000)
-    found = counter_frequency.frequency(first, last, [HZ * (1 + 2e-6)], near, bare_metal=True)
-    assert any(s.by == "CPUID leaf 0x15" and s.note == "agrees" for s in found.stated)
-    far = Leaves(True, crystal_hz=HZ + 2_500_000)
-    found = counter_frequency.frequency(first, last, [], far, bare_metal=True)
-    assert any("not trusted" in s.note and s.by.startswith("CPUID") for s in found.stated)
-    assert found.hz == HZ
-
-
-@pytest.mark.parametrize(
-    ("ppm", "confirmed"), [(45, True), (-45, True), (60, False), (-400, False)]
-)
-def test_a_frequency_that_is_stated_confirms_only_within_what_clocks_are_slewed_by(
-    monkeypatch: pytest.MonkeyPatch, ppm: int, confirmed: bool
-) -> None:
-    monkeypatch.setattr(probe, "kernel_rate", lambda: errno.EACCES)
-    stated = Leaves(True, crystal_hz=HZ + HZ * ppm // 1_000_000)
-    found = counter_frequency.frequency(
-        Pair(0, 0, 50), Pair(HZ, NS, 50), [], stated, bare_metal=True
-    )
-    assert found.source == "calibration" + ", confirmed by CPUID leaf 0x15" * confirmed
-    (leaf,) = [s for s in found.stated if s.by == "CPUID leaf 0x15"]
-    assert leaf.note.startswith("agrees" if confirmed else "not confirmed")
 
 
 @pytest.mark.parametrize(

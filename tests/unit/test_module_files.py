@@ -141,6 +141,25 @@ def test_uninstall_removes_what_a_killed_installation_left(installation: Binarie
     assert len(modules.uninstall(installation, "first", force=True)) == 1
 
 
+def test_a_file_that_cannot_be_removed_is_reported(installation: Binaries) -> None:
+    (installation.extension_dir / "first--old").mkdir()
+    with pytest.raises(UsageError, match=r"cannot remove .*/first--old .*owner") as refusal:
+        modules.uninstall(installation, "first", force=True)
+    assert "--destdir" not in str(refusal.value)
+
+
+def test_the_manifest_goes_with_the_last_module(
+    installation: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules, "PRELOAD_ORDER", NAMES)
+    manifest = installation.pkglibdir / module_package.MANIFEST
+    manifest.touch()
+    modules.uninstall(installation, "first", force=True)
+    assert manifest.exists()
+    modules.uninstall(installation, "second", force=True)
+    assert not manifest.exists()
+
+
 def test_only_what_was_installed_is_to_be_preloaded(installation: Binaries) -> None:
     """A server does not start if a library of that list is missing."""
     done = [modules.Installed(name, "1.0", "installed", ()) for name in NAMES]

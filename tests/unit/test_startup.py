@@ -28,7 +28,7 @@ def loaded(code: str) -> set[str]:
 @pytest.mark.parametrize("agent", [False, True])
 def test_no_command_loads_statistics_or_extras_before_it_needs_them(agent: bool) -> None:
     names = [name for name in commands.ORDER if (name in NEED_AGENT) == agent]
-    lines = (f"import pgtare.cli.{commands._COMMANDS[name].module}" for name in names)
+    lines = (f"import {commands.module_of(name)}" for name in names)
     found = loaded("\n".join(lines))
     assert not found & {*HEAVY, "duckdb", *(() if agent else EXTRAS["agent"])}
 

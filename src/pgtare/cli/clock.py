@@ -37,7 +37,6 @@ def clock(
         list[str] | None,
         typer.Option("--clock", help=f"Read only this one (repeatable): {', '.join(BY_NAME)}."),
     ] = None,
-    cpu: Annotated[int | None, typer.Option(help="The processor to read on.")] = None,
     histogram: Annotated[
         bool, typer.Option("--histogram", help="Also show durations by powers of two.")
     ] = False,
@@ -63,7 +62,7 @@ def clock(
     `pgtare clock --explain plan.json`
     """
     length = seconds("--duration", duration) if duration is not None else None
-    request = Request(tuple(clocks or ()), length, cpu)
+    request = Request(tuple(clocks or ()), length)
     destination = Destination(json, output)
     calls = _node_calls(request, explain)
     with _reading(request) as tick:

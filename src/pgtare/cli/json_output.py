@@ -6,15 +6,18 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from pgtare import cli
 from pgtare.cli import standard_output
 from pgtare.errors import UsageError
 from pgtare.kit import files
+
+if TYPE_CHECKING:
+    from pgtare.kit.document import Document
 
 JSON_HELP = "Print the result as a JSON document, and nothing else, to standard output."
 OUTPUT_HELP = "Write the JSON document to this file instead."
@@ -57,6 +60,12 @@ class Destination:
         elif self._file is not None:
             files.write_text(self._file, text + "\n")
             self.tell(f"JSON: {self._file}")
+
+    def deliver(self, document: Document, view: RenderableType) -> None:
+        """Write the document; print what people read, unless standard output is the document's."""
+        self.write(document.to_json())
+        if not self.printed:
+            cli.stdout().print(view, highlight=False)
 
     def write_line(self, text: str) -> None:
         """Deliver one of several documents, each on a line of its own."""

@@ -52,7 +52,7 @@ def install(
         Path | None,
         typer.Option(
             "--from",
-            help="Build nothing: take the modules from this directory, .deb or .tar of built ones.",
+            help="Build nothing: take the modules from this directory or .tar of built ones.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace another version.")] = False,
@@ -72,8 +72,7 @@ def install(
             if module is None:
                 names = [name for name in names if name in package.manifest.modules]
         with Steps(cli.stderr()) as progress:
-            modules.prepare_all(found, names, destdir, force, package, progress.begin)
-        done = modules.install_all(found, names, destdir, force, package)
+            done = modules.install_all(found, names, destdir, force, package, progress.begin)
     for one in done:
         for path in one.files:
             typer.echo(path)

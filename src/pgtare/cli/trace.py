@@ -254,12 +254,9 @@ def profile_(
     )
     scope = Scope(frozenset(pid) if pid else None, statement, workers, busy, words)
     found = profile(book, by, scope)
-    destination.write(found.to_json())
-    if destination.printed:
-        return
+    destination.deliver(found, show.profile_view(found))
     console = cli.stdout()
-    console.print(show.profile_view(found), highlight=False)
-    if console.is_terminal and by == "event":
+    if console.is_terminal and by == "event" and not destination.printed:
         console.print(
             f"next: --by statement, or pgtare trace report {path}",
             style="dim",
@@ -284,10 +281,7 @@ def clients(
     _require_apart(path, "--output", output)
     destination = Destination(json, output)
     found = merge.clients(_book(path), merge_by)
-    destination.write(TraceClients(clients=found).to_json())
-    if destination.printed:
-        return
-    cli.stdout().print(show.clients_view(found), highlight=False)
+    destination.deliver(TraceClients(clients=found), show.clients_view(found))
 
 
 @app.command("statements")
@@ -309,10 +303,7 @@ def statements(
     found = report(_book(path), sort, frozenset(pid) if pid else None)
     if sum(not statement.query_id for statement in found) >= _MANY:
         cli.say(f"note: {UNNUMBERED}", err=True)
-    destination.write(TraceStatements(statements=found).to_json())
-    if destination.printed:
-        return
-    cli.stdout().print(show.statements_view(found), highlight=False)
+    destination.deliver(TraceStatements(statements=found), show.statements_view(found))
 
 
 @app.command("export")

@@ -73,9 +73,7 @@ def _list_or_show(
     found: TraceKept, place: Server | Path, number: int | None, destination: Destination
 ) -> None:
     if number is None:
-        destination.write(found.to_json())
-        if not destination.printed:
-            cli.stdout().print(kept_view(found), highlight=False)
+        destination.deliver(found, kept_view(found))
         return
     victim, others = kept.of_incident(found, number)
     involved = []
@@ -83,6 +81,4 @@ def _list_or_show(
         trace = kept.read(place, one)
         involved.append(what_it_did(one, ledger(trace), trace))
     incident = TraceIncident(session=involved[0], others=involved[1:])
-    destination.write(incident.to_json())
-    if not destination.printed:
-        cli.stdout().print(incident_view(incident), highlight=False)
+    destination.deliver(incident, incident_view(incident))

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import RenderableType
 from rich.live import Live
 
 from pgtare import cli
@@ -62,7 +61,8 @@ def top(
         profiles = watch(reader, every, count, idle=idle, background=background)
         if not live:
             for found in profiles:
-                _print(destination, show.profile_view(found))
+                if not destination.printed:
+                    console.print(show.profile_view(found), highlight=False)
                 destination.write_line(found.to_json(indent=None))
             return
         with Live(f"the first figures come in {every:g} s", console=console) as screen:
@@ -88,8 +88,8 @@ def histogram(
         buckets = reader.buckets()
         _doubt(reader)
     found = _find_event(event, totals)
-    destination.write(documents.histogram(found, totals[found], buckets).to_json())
-    _print(destination, show.histogram_view(found, totals[found], buckets))
+    parts = found, totals[found], buckets
+    destination.deliver(documents.histogram(*parts), show.histogram_view(*parts))
 
 
 def _doubt(reader: Reader) -> None:
@@ -140,8 +140,7 @@ def sessions(
         ]
         _doubt(reader)
     found.sort(key=lambda session: rank.get(session.pid, len(rank)))
-    destination.write(documents.sessions(found, events).to_json())
-    _print(destination, show.sessions_view(found, events))
+    destination.deliver(documents.sessions(found, events), show.sessions_view(found, events))
 
 
 @app.command("statements")
@@ -157,9 +156,11 @@ def statements(dsn: Dsn, json: Json = False, output: Output = None) -> None:
         found = rates.by_statement(reader.statements())
         texts = reader.texts(found)
         _doubt(reader)
-    destination.write(documents.statements(found, texts).to_json())
     none = "no statement has waited yet; are compute_query_id and capture on?"
-    _print(destination, show.totals_view(found, texts) if found else none)
+    destination.deliver(
+        documents.statements(found, texts),
+        show.totals_view(found, texts) if found else none,
+    )
 
 
 @app.command("snapshot")
@@ -196,13 +197,7 @@ def diff(
     """
     destination = Destination(json, output)
     found = rates.profile(_load(a), _load(b), idle=idle, background=background)
-    destination.write(found.to_json())
-    _print(destination, show.profile_view(found))
-
-
-def _print(destination: Destination, view: RenderableType) -> None:
-    if not destination.printed:
-        cli.stdout().print(view, highlight=False)
+    destination.deliver(found, show.profile_view(found))
 
 
 def _load(path: Path) -> Snapshot:

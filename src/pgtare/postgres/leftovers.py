@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -60,7 +62,7 @@ class Leftover:
     """
 
     what: str
-    remove: Callable[[], None] | None
+    remove: Callable[[], object] | None
 
 
 def on_server(dsn: str) -> Iterator[Leftover]:
@@ -93,28 +95,31 @@ def on_server(dsn: str) -> Iterator[Leftover]:
             for (extension,) in found:
                 drop = sql.SQL("DROP EXTENSION {}").format(sql.Identifier(str(extension)))
                 what = f"extension {extension} in database {database}"
-                yield Leftover(what, _dropped(place, drop))
+                yield Leftover(what, _sent(place, drop, waits_shortly=True))
     except psycopg.Error as ex:
         raise UsageError(f"the server cannot be looked at: {own_session.first_line(ex)}") from ex
     for name, comment in comments:
         if comment == mark(name):
-            yield Leftover(f"database {name} of a load", _database_dropped(dsn, name))
+            # without FORCE: a load that runs keeps its database
+            drop = sql.SQL("DROP DATABASE {}").format(sql.Identifier(name))
+            yield Leftover(f"database {name} of a load", _sent(dsn, drop))
     for name, value, file, line in by_hand:
         if _is_ours(name, value):
-            yield Leftover(f"{name} in {file}, line {line}", _for_its_owner)
+            advice = "take it out of that file yourself, then restart the server"
+            yield Leftover(f"{name} in {file}, line {line}", _left(advice))
     for name, value in by_command:
         if _is_ours(name, value):
-            yield Leftover(f"{name} on the server's command line", _for_who_starts_it)
+            advice = "take it out of the command that starts the server, then restart it"
+            yield Leftover(f"{name} on the server's command line", _left(advice))
     for name, value in settings:
         if (taken := _taken_out(sql.SQL("ALTER SYSTEM"), name, value)) is not None:
             what, change = taken
-            remove = _statements(dsn, change, name, loaded)
-            yield Leftover(f"{what} in postgresql.auto.conf", remove)
+            yield Leftover(f"{what} in postgresql.auto.conf", _changed(dsn, change, name, loaded))
     for role, database, name, value in of_roles:
         if (taken := _taken_out(_altered(role, database), name, value)) is not None:
             what, change = taken
             shown = f"{what} of a role or database: {change.as_string()};"
-            yield Leftover(shown, _statements(dsn, change, name, loaded))
+            yield Leftover(shown, _changed(dsn, change, name, loaded))
     places = [in_force, *(value for name, value, *_ in settings + by_hand if name == _TRACES_IN)]
     for directory in dict.fromkeys(filter(None, places)):
         yield from _traces(dsn, directory)
@@ -166,7 +171,7 @@ def _traces(dsn: str, directory: str) -> Iterator[Leftover]:
         return
     if number:
         what = f"{_TRACES_IN} {directory} holds traces with statements and their values ({number})"
-        yield Leftover(what, _for_who_needs_them)
+        yield Leftover(what, _left("delete them on the server's host if nobody needs them"))
 
 
 def in_installation(binaries: Binaries, dsn: str | None) -> Iterator[Leftover]:
@@ -176,7 +181,7 @@ def in_installation(binaries: Binaries, dsn: str | None) -> Iterator[Leftover]:
             version = modules.installed_version(binaries, module) or "(unfinished)"
             yield Leftover(
                 f"{module} {version} in {binaries.pkglibdir} and {binaries.extension_dir}",
-                lambda module=module: _uninstall(binaries, module, dsn),  # type: ignore[misc]
+                partial(modules.uninstall, binaries, module, dsn=dsn),
             )
 
 
@@ -184,65 +189,42 @@ def own_files() -> Iterator[Leftover]:
     """The directory of private servers, builds and downloads; and that of another account."""
     base = directories.existing()
     if base is not None:
-        yield Leftover(f"{base} (private servers, builds)", lambda: _remove(base))
+        yield Leftover(f"{base} (private servers, builds)", partial(_remove, base))
     for place, account in directories.of_others():
-        yield Leftover(f"{place} of {account}", lambda name=account: _run_as(name))  # type: ignore[misc]
+        yield Leftover(f"{place} of {account}", _left(f"run the command as {account}"))
 
 
-def _for_its_owner() -> None:
-    raise PgtareError("take it out of that file yourself, then restart the server")
+def _left(advice: str) -> Callable[[], None]:
+    """What only somebody else can remove stays, with this advice."""
 
-
-def _for_who_starts_it() -> None:
-    raise PgtareError("take it out of the command that starts the server, then restart it")
-
-
-def _run_as(account: str) -> None:
-    raise PgtareError(f"run the command as {account}")
-
-
-def _for_who_needs_them() -> None:
-    raise PgtareError("delete them on the server's host if nobody needs them")
-
-
-def _dropped(dsn: str, drop: sql.Composed) -> Callable[[], None]:
     def run() -> None:
-        try:
-            with (
-                own_session.connect(dsn) as connection,
-                pooler.transaction(connection, _SHORT_WAIT),
-            ):
-                connection.execute(drop)
-        except psycopg.Error as ex:
-            raise UsageError(own_session.first_line(ex)) from ex
+        raise PgtareError(advice)
 
     return run
 
 
-def _database_dropped(dsn: str, name: str) -> Callable[[], None]:
-    """Without FORCE: a load that runs keeps its database."""
-
-    def run() -> None:
-        try:
-            with own_session.connect(dsn) as connection:
-                connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
-        except psycopg.Error as ex:
-            raise UsageError(own_session.first_line(ex)) from ex
-
-    return run
-
-
-def _statements(
+def _changed(
     dsn: str, change: sql.Composed, setting: str, loaded: Collection[str]
 ) -> Callable[[], None]:
+    """A setting without what is pgtare's; those of a module that is loaded may hold it back."""
+    module = setting.partition(".")[0].lower()
+    if module in loaded:
+        return _left(f"it is in force: restart the server without {module} first")
+    return _sent(dsn, change, sql.SQL("SELECT pg_catalog.pg_reload_conf()"))
+
+
+def _sent(
+    dsn: str, *statements: sql.SQL | sql.Composed, waits_shortly: bool = False
+) -> Callable[[], None]:
+    """Sends these. waits_shortly: in a transaction, which gives up if it has to wait for locks."""
+
     def run() -> None:
-        module = setting.partition(".")[0].lower()
-        if module in loaded:
-            raise PgtareError(f"it is in force: restart the server without {module} first")
         try:
-            with own_session.connect(dsn) as connection:
-                connection.execute(change)
-                connection.execute("SELECT pg_catalog.pg_reload_conf()")
+            with own_session.connect(dsn) as connection, contextlib.ExitStack() as stack:
+                if waits_shortly:
+                    stack.enter_context(pooler.transaction(connection, _SHORT_WAIT))
+                for statement in statements:
+                    connection.execute(statement)
         except psycopg.Error as ex:
             raise UsageError(own_session.first_line(ex)) from ex
         except UnicodeError as ex:
@@ -251,10 +233,6 @@ def _statements(
             ) from ex
 
     return run
-
-
-def _uninstall(binaries: Binaries, module: str, dsn: str | None) -> None:
-    modules.uninstall(binaries, module, dsn=dsn)
 
 
 def _remove(base: Path) -> None:

@@ -1,4 +1,4 @@
-"""Modules that were built elsewhere: a directory, .deb or .tar of them, and what it is good for.
+"""Modules that were built elsewhere: a directory or .tar of them, and what it is good for.
 
 A manifest (`pgtare-modules.json`) lies next to the libraries. `server/manifest.sh` writes it, for
 the packages of distributions without Python.
@@ -11,17 +11,15 @@ import hashlib
 import lzma
 import os
 import platform
-import shutil
 import stat
 import subprocess
 import tarfile
 import tempfile
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -31,10 +29,8 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.build import BuiltModule, compiler_command, describe, source_dir
 from pgtare.postgres.module_versions import series
 from pgtare.postgres.os_account import environment
-from pgtare.postgres.signals import deferred
 
 MANIFEST = "pgtare-modules.json"
-_UNPACK_SECONDS = 120.0
 #: Of a package: bytes of its files in all, files of any kind, bytes of a manifest.
 _LARGEST = 256 << 20
 _MOST_MEMBERS = 20_000
@@ -124,7 +120,7 @@ def _taken(origin: Path, here: Path, major: int) -> ModulePackage:
         return ModulePackage(origin, here, found.manifest.model_copy(update={"extension": "."}))
     if not origin.exists():
         raise UsageError(
-            f"there is no {origin}: name a directory, a .deb or a .tar file with built modules"
+            f"there is no {origin}: name a directory or a .tar file with built modules"
         )
     _unpack(origin, here)
     package = _found(origin, here, major)
@@ -286,25 +282,18 @@ def _read(path: Path, origin: Path) -> Manifest:
 
 def _unpack(package: Path, into: Path) -> None:
     if not stat.S_ISREG(package.stat().st_mode):
-        raise UsageError(f"{package} is no file: name a directory, a .deb or a .tar file")
-    if package.suffix == ".deb":
-        _unpack_deb(package, into)
-        return
+        raise UsageError(f"{package} is no file: name a directory or a .tar file")
     try:
         with tarfile.open(package) as archive:
             _take(archive, into)
             while archive.fileobj and archive.fileobj.read(1 << 20):
                 pass  # to its end, where the checksum of what was compressed is
     except _UNREADABLE as ex:
-        raise _cannot_unpack(package, str(ex)) from ex
-
-
-def _cannot_unpack(package: Path, cause: str) -> UsageError:
-    first = cause.partition("\n")[0].rstrip(":") or "it ends too soon"
-    return UsageError(
-        f"{package} cannot be unpacked ({first}): name a directory, a .deb or a .tar file "
-        "with built modules"
-    )
+        first = str(ex).partition("\n")[0].rstrip(":") or "it ends too soon"
+        raise UsageError(
+            f"{package} cannot be unpacked ({first}): name a directory or a .tar file with built "
+            "modules (dpkg-deb -x unpacks a .deb)"
+        ) from ex
 
 
 def _take(archive: tarfile.TarFile, into: Path) -> None:
@@ -325,41 +314,3 @@ def _take(archive: tarfile.TarFile, into: Path) -> None:
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         target.write_bytes(content.read())
-
-
-def _unpack_deb(package: Path, into: Path) -> None:
-    if shutil.which("dpkg-deb") is None:
-        raise UsageError(
-            f"unpacking {package} needs dpkg-deb: unpack it elsewhere and name the directory"
-        )
-    command = ["dpkg-deb", "--fsys-tarfile", str(package.resolve())]
-    with tempfile.TemporaryFile() as complaints, contextlib.ExitStack() as stack:
-        with deferred():
-            child = stack.enter_context(
-                subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=complaints, env=environment()
-                )
-            )
-            # a signal ends it as well: it might write nothing more for long
-            stack.callback(child.kill)
-            late = threading.Timer(_UNPACK_SECONDS, child.kill)
-            late.start()
-            stack.callback(late.cancel)
-        problem = ""
-        try:
-            _take_stream(child.stdout, into)
-        except _UNREADABLE as ex:
-            problem = str(ex) or "it ends too soon"
-            child.kill()
-        if child.wait() != 0 or problem:
-            complaints.seek(0)
-            said = complaints.read().decode(errors="replace").strip().splitlines()
-            raise _cannot_unpack(package, said[-1] if said else problem)
-
-
-def _take_stream(stream: IO[bytes] | None, into: Path) -> None:
-    assert stream is not None
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
-        _take(archive, into)
-    while stream.read(1 << 20):
-        pass

@@ -156,43 +156,23 @@ def _checked_targets(
     return files, differing
 
 
-def prepare_all(
-    binaries: Binaries,
-    names: Sequence[str],
-    destdir: Path | None = None,
-    force: bool = False,
-    package: ModulePackage | None = None,
-    tell: Callable[[str], None] = lambda text: None,
-) -> list[BuiltModule]:
-    """Build modules and check that each can be installed, so that none is if one cannot be.
-
-    tell: called as each build begins. Raises UsageError.
-    """
-    ready = []
-    for number, name in enumerate(names, 1):
-        if package:
-            built = package.module(name)
-        else:
-            step = f"building {name} ({number} of {len(names)})"
-            built = build_cached(binaries, name, tell=functools.partial(tell, step))
-        _checked_targets(built, binaries, destdir, force)
-        ready.append(built)
-    return ready
-
-
 def install_all(
     binaries: Binaries,
     names: Sequence[str],
     destdir: Path | None = None,
     force: bool = False,
     package: ModulePackage | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[Installed]:
-    """Install modules together, as `install` does one.
+    """Install modules together, as `install` does one. tell: called as each build begins.
 
     What was built below `destdir` gets a manifest, so that it can be installed from elsewhere. A
     manifest that describes what was there before is removed.
     """
-    built = prepare_all(binaries, names, destdir, force, package)
+    built = []
+    for number, name in enumerate(names, 1):
+        step = functools.partial(tell, f"building {name} ({number} of {len(names)})")
+        built.append(package.module(name) if package else build_cached(binaries, name, tell=step))
     libraries, extensions = _directories(binaries, destdir)
     done = _install_built(built, binaries, destdir, force)
     if any(one.outcome != "unchanged" for one in done):
@@ -234,11 +214,9 @@ def installed_version(
     return "unknown" if (libraries / f"{module}.so").exists() else None
 
 
-def installed_files(
-    binaries: Binaries, module: str = "pgtare", destdir: Path | None = None
-) -> list[Path]:
+def installed_files(binaries: Binaries, module: str = "pgtare") -> list[Path]:
     """The files of a module, and those that an installation left when it was killed."""
-    libraries, extensions = _directories(binaries, destdir)
+    libraries, extensions = binaries.pkglibdir, binaries.extension_dir
     named = (extensions / f"{module}.control", libraries / f"{module}.so")
     unfinished = re.compile(rf"\.{re.escape(module)}(\.control|\.so|--.*\.sql)\.[a-z0-9_]{{8}}")
     return [
@@ -254,11 +232,7 @@ def installed_files(
 
 
 def uninstall(
-    binaries: Binaries,
-    module: str = "pgtare",
-    dsn: str | None = None,
-    destdir: Path | None = None,
-    force: bool = False,
+    binaries: Binaries, module: str = "pgtare", dsn: str | None = None, force: bool = False
 ) -> list[Path]:
     """Remove an installed module and return its files.
 
@@ -267,22 +241,22 @@ def uninstall(
     `force` removes it unseen. Other servers of the same installation are noticed only while they
     run and have the library loaded.
     """
-    libraries, _ = _directories(binaries, destdir)
+    libraries = binaries.pkglibdir
     library = libraries / f"{module}.so"
-    files = installed_files(binaries, module, destdir)
+    files = installed_files(binaries, module)
     if not files:
         raise UsageError(f"{module} is not installed in {libraries}: there is nothing to remove")
     manifest = libraries / module_package.MANIFEST  # of all modules: it goes with the last
     others = [name for name in PRELOAD_ORDER if name != module]
     if manifest.exists() and not any((libraries / f"{name}.so").exists() for name in others):
         files.append(manifest)
-    if destdir is None and (owner := owning_package(binaries, module)):
+    if owner := owning_package(binaries, module):
         raise UsageError(
             f"{library} belongs to the package {owner}, which may have others of "
             f"{', '.join(PRELOAD_ORDER)}: remove that with `{owner.removal}`, once no setting of a "
             "server names any of them"
         )
-    if destdir is None and not force:
+    if not force:
         _refuse_if_used(binaries, module, library, dsn)
     for path in files:
         try:

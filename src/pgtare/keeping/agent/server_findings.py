@@ -317,16 +317,9 @@ def _blockers(session: ServerSession, pids: list[int]) -> list[tuple[Any, ...]]:
 
 
 def _written(episode: Episode) -> dict[str, Any]:
-    return {
-        "finding": episode.finding.model_dump(mode="json", by_alias=True),
-        "since": episode.since,
-        "seen_at": episode.seen_at,
-        "written_at": episode.written_at,
-        "active_s": episode.active_s,
-        "episodes": episode.episodes,
-        "follows": episode.follows,
-        "traces": episode.traces.model_dump() if episode.traces is not None else None,
-    }
+    finding = episode.finding.model_dump(mode="json", by_alias=True)
+    traces = episode.traces.model_dump() if episode.traces is not None else None
+    return {**vars(episode), "finding": finding, "traces": traces}
 
 
 def read_back(stored: pa.Table | None) -> Episodes:

@@ -45,18 +45,12 @@ CLOCKS = (
 BY_NAME = {clock.name: clock for clock in CLOCKS}
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The clocks to read, and those asked for that are not there: name to reason."""
-
-    clocks: tuple[Clock, ...]
-    lacking: dict[str, str]
-
-
-def choose(names: Sequence[str], leaves: Leaves, machine: str = platform.machine()) -> Choice:
+def choose(
+    names: Sequence[str], leaves: Leaves, machine: str = platform.machine()
+) -> tuple[Clock, ...]:
     """The clocks of these names, or all that the machine has if none is named.
 
-    Raises UsageError for a name that no clock has, and if the machine has none of those named.
+    Raises UsageError for a name that no clock has, or no clock of this machine.
     """
     for name in names:
         if name not in BY_NAME:
@@ -65,13 +59,10 @@ def choose(names: Sequence[str], leaves: Leaves, machine: str = platform.machine
             raise UsageError(f"there is no clock {name!r}{hint}; clocks: {', '.join(BY_NAME)}")
     asked = [BY_NAME[name] for name in dict.fromkeys(names)] or list(CLOCKS)
     reasons = {clock.name: _why_not(clock, leaves, machine) for clock in asked}
-    found = Choice(
-        tuple(clock for clock in asked if reasons[clock.name] is None),
-        {name: why for name, why in reasons.items() if why is not None and names},
-    )
-    if not found.clocks:
-        raise UsageError("; ".join(f"{name}: {why}" for name, why in found.lacking.items()))
-    return found
+    lacking = [f"{name}: {why}" for name, why in reasons.items() if why is not None]
+    if names and lacking:
+        raise UsageError("; ".join(lacking))
+    return tuple(clock for clock in asked if reasons[clock.name] is None)
 
 
 def _why_not(clock: Clock, leaves: Leaves, machine: str) -> str | None:

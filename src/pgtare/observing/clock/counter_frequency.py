@@ -1,4 +1,4 @@
-"""How fast the counter runs: calibrated against the kernel's clock, compared with stated ones."""
+"""How fast the counter runs: calibrated against the kernel's clock."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ from collections.abc import Sequence
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.clock import probe
-from pgtare.observing.clock.cpuid import Leaves
 from pgtare.observing.clock.distribution import NS
 from pgtare.observing.clock.probe import Pair
-from pgtare.observing.clock.schema import Frequency, Stated
+from pgtare.observing.clock.schema import Frequency
 
 REPEATS = 20
 REPEAT_NS = 1_900_000
-#: The kernel may slew its clock by as much, so a true frequency may look so far off,
-SLEW_PPM = 500.0
-#: but seldom does by more than this: a frequency that is stated is confirmed within it only.
-USUAL_SLEW_PPM = 50.0
-#: Calibrations over short and long times that are further apart than this are no slew, but a step.
-STEP_PPM = 2 * SLEW_PPM
-_TRUSTED = "agrees"
+#: Calibrations over short and long times that are further apart than this are a step: it is twice
+#: what the kernel may slew its clock by.
+STEP_PPM = 1000.0
 
 
 def between(first: Pair, last: Pair) -> float:
@@ -72,9 +67,7 @@ def step_ns(
     return stepped if abs(stepped) > slewed or last.ticks <= first.ticks else 0.0
 
 
-def frequency(
-    first: Pair, last: Pair, repeated: Sequence[float], leaves: Leaves, bare_metal: bool
-) -> Frequency:
+def frequency(first: Pair, last: Pair, repeated: Sequence[float]) -> Frequency:
     """The counter's frequency from the pairs around the whole measurement.
 
     If the counter stepped between them, from the median of the short calibrations.
@@ -87,60 +80,9 @@ def frequency(
     else:
         calibrated = between(first, last)
         error_ppm = bound_ppm(first, last, resolution_ns)
-    stated = _stated(leaves, bare_metal, calibrated, error_ppm)
-    trusted = next((s for s in stated if s.note == _TRUSTED and s.hz), None)
     return Frequency(
         hz=round(calibrated),
-        source="calibration" if trusted is None else f"calibration, confirmed by {trusted.by}",
         step_ns=stepped,
         error_ppm=error_ppm,
         duration_s=(last.ns - first.ns) / NS,
-        stated=stated,
     )
-
-
-def _stated(leaves: Leaves, bare_metal: bool, calibrated: float, error_ppm: float) -> list[Stated]:
-    found = _kernel(calibrated, error_ppm)
-    architecture = probe.architecture_hz()
-    if architecture is not None:
-        return [*found, _judged("CNTFRQ_EL0", architecture, calibrated, error_ppm, None)]
-    if not leaves.there:
-        note = "this machine has no CPUID, so the frequency is known by calibration alone"
-        return [*found, Stated(by="CPUID", hz=None, difference_ppm=None, note=note)]
-    said: list[tuple[str, int | None, str | None]]
-    if bare_metal:
-        said = [
-            ("CPUID leaf 0x15", leaves.crystal_hz, None),
-            ("CPUID leaf 0x16", leaves.nominal_hz, "a nominal frequency in whole MHz"),
-        ]
-    else:
-        said = [("CPUID leaf 0x40000010", leaves.hypervisor_hz, None)]
-    for by, hz, doubt in said:
-        if hz is not None:
-            found.append(_judged(by, hz, calibrated, error_ppm, doubt))
-    if not any(hz for _, hz, _ in said):
-        names = " and ".join(by.removeprefix("CPUID ") for by, _, _ in said)
-        note = f"{names} {'is' if len(said) == 1 else 'are'} empty: nothing but calibration tells"
-        found.append(Stated(by="CPUID", hz=None, difference_ppm=None, note=note))
-    return found
-
-
-def _judged(by: str, hz: int, calibrated: float, error_ppm: float, doubt: str | None) -> Stated:
-    off = 1e6 * (hz / calibrated - 1)
-    if abs(off) > SLEW_PPM:
-        note = "not trusted: further from the calibration than the kernel's clock can be slewed"
-    elif doubt is None and abs(off) > USUAL_SLEW_PPM + error_ppm:
-        note = "not confirmed: as far off as only a kernel clock being slewed hard would explain"
-    else:
-        note = doubt or _TRUSTED
-    return Stated(by=by, hz=hz, difference_ppm=off, note=note)
-
-
-def _kernel(calibrated: float, error_ppm: float) -> list[Stated]:
-    """The kernel's own figure, from the page of a perf event, if that may be read and has one."""
-    rate = probe.kernel_rate()
-    if isinstance(rate, int):
-        return []
-    mult, shift = rate
-    hz = round((NS << shift) / mult)
-    return [_judged("kernel (perf event page)", hz, calibrated, error_ppm, None)]

@@ -176,8 +176,6 @@ _SIGNATURES: Mapping[str, tuple[Any, Sequence[Any]]] = {
     "probe_calibrate": (None, (_INT64, _ADDRESS)),
     "probe_pair": (None, (_ADDRESS,)),
     "probe_counter_trusted": (_INT, (_ADDRESS,)),
-    "probe_kernel_rate": (_INT, (_ADDRESS, _ADDRESS)),
-    "probe_counter_hz": (_INT64, ()),
 }
 
 
@@ -307,18 +305,6 @@ def counter_trust() -> Trust:
     reason = ctypes.create_string_buffer(_REASON)
     counter = bool(library().probe_counter_trusted(reason))
     return Trust(counter=counter, reason=reason.value.decode())
-
-
-def architecture_hz() -> int | None:
-    """The counter's rate as the architecture states it (aarch64); None elsewhere."""
-    return library().probe_counter_hz() or None
-
-
-def kernel_rate() -> tuple[int, int] | int:
-    """The factor and shift that the kernel turns the counter into ns with, or an errno."""
-    mult, shift = ctypes.c_uint32(), ctypes.c_uint32()
-    failed: int = library().probe_kernel_rate(ctypes.byref(mult), ctypes.byref(shift))
-    return failed or (mult.value, shift.value)
 
 
 def _new(lib: ctypes.CDLL) -> ctypes._Pointer[_Run]:

@@ -53,26 +53,15 @@ class ClockResult(Model):
     exact: list[Exact] = Field(description="every duration seen, with its count")
 
 
-class Stated(Model):
-    """A stated frequency, against the calibration."""
-
-    by: str = Field(description="the source of the figure")
-    hz: int | None = Field(description="the frequency, null if it says none")
-    difference_ppm: float | None = Field(description="stated minus calibrated")
-    note: str = Field(description="what is to be thought of it")
-
-
 class Frequency(Model):
     """How fast the processor's counter runs."""
 
     hz: int = Field(description="ticks a second, in use for every conversion here")
-    source: str = Field(description="calibration, or the source of the figure")
     error_ppm: float = Field(description="its error is no larger than this")
     duration_s: float = Field(description="how far apart its two readings were")
     step_ns: float = Field(
         default=0.0, description="by how much the counter stepped in between; 0: it did not"
     )
-    stated: list[Stated] = Field(description="the kernel's own figure and CPUID's")
 
 
 class CoreOffset(Model):
@@ -209,7 +198,6 @@ class ClockReport(Document):
     stopped_by: Literal["time", "interrupt"] = Field(description="what ended the measurement")
     diagnosis: Diagnosis = Field(description="verdict and remedies")
     clocks: list[ClockResult] = Field(description="the clocks that were read")
-    lacking: dict[str, str] = Field(description="requested clocks that are not there, and why")
     frequency: Frequency | None = Field(description="the counter's; null if there is none")
     cores: Cores | None = Field(description="across processors; null if it was not reached")
     system_cores: Cores | None = Field(

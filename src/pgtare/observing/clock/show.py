@@ -44,7 +44,6 @@ def summary(report: ClockReport) -> RenderableType:
         *(Text(remedy) for remedy in diagnosis.remedies),
         Text(""),
         _clocks(report.clocks),
-        *(Text(f"{name}: {why}") for name, why in report.lacking.items()),
         Text(""),
         labelled_text.rows(facts(report)),
     ]
@@ -83,11 +82,6 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
     """What is known apart from the clocks, by name."""
     if report.frequency is not None:
         yield "frequency", frequency(report.frequency)
-        for stated in report.frequency.stated:
-            off = ""
-            if stated.difference_ppm is not None:
-                off = f"{numbers.signed(stated.difference_ppm, 2)} ppm, "
-            yield "", f"{stated.by}: {off}{stated.note}"
     elif not report.diagnosis.cpuid:
         yield "frequency", "no CPUID and no counter to be trusted here: the kernel's clocks alone"
     elif not report.diagnosis.invariant:
@@ -130,7 +124,7 @@ def frequency(found: Frequency) -> str:
     """The counter's frequency with its error."""
     over = numbers.seconds(round(found.duration_s, 1))
     how = "short calibrations, as the counter stepped" if found.step_ns else over
-    return f"{found.hz / 1e6:,.4f} MHz ± {found.error_ppm:.2g} ppm ({found.source}, {how})"
+    return f"{found.hz / 1e6:,.4f} MHz ± {found.error_ppm:.2g} ppm (calibration, {how})"
 
 
 def cores(found: Cores) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pgtare
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import MeasurementError
 from pgtare.kit import machine
 from pgtare.observing.clock import clocks as catalogue
 from pgtare.observing.clock import cores as across
@@ -40,11 +40,10 @@ Tick = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure: clocks by name (all if none), s for each (None: short), processor."""
+    """What to measure: clocks by name (all if none), s for each (None: short)."""
 
     clocks: tuple[str, ...] = ()
     duration_s: float | None = None
-    cpu: int | None = None
 
 
 @dataclass
@@ -73,43 +72,29 @@ def survey(
 ) -> ClockReport:
     """Measure. After Ctrl-C the report holds what was measured until then.
 
-    Raises UsageError for a clock or a processor that is not there.
+    Raises UsageError for a clock that is not there.
     """
     leaves = probe.leaves()
-    choice = catalogue.choose(request.clocks, leaves)
-    cpu = pick_cpu(request.cpu)
+    clocks = catalogue.choose(request.clocks, leaves)
+    # the first processor serves devices
+    cpu = max(os.sched_getaffinity(0))
     current, available = clocksources()
     counter, trust = probe.counter_usable(), probe.counter_trust()
     setup = Setup(current, available, leaves, counter, platform.machine(), trust)
     found = _Found()
     try:
-        _measure(request, choice.clocks, cpu, setup, found, tick)
+        _measure(request, clocks, cpu, setup, found, tick)
     except KeyboardInterrupt:
         found.interrupted = True
     if not found.reads:
         raise KeyboardInterrupt
-    return _report(setup, choice.lacking, cpu, found, command)
+    return _report(setup, cpu, found, command)
 
 
 def planned_s(request: Request) -> float:
     """How long the clocks will be read, all together. Raises UsageError for an unknown one."""
-    clocks = catalogue.choose(request.clocks, probe.leaves()).clocks
+    clocks = catalogue.choose(request.clocks, probe.leaves())
     return sum(_seconds(request, clocks, _gaps_clock(clocks, probe.counter_usable())).values())
-
-
-def pick_cpu(asked: int | None) -> int:
-    """The processor to read on: the last of those that may be used, as the first serves devices.
-
-    Raises UsageError.
-    """
-    usable = sorted(os.sched_getaffinity(0))
-    if asked is None:
-        return usable[-1]
-    if asked not in usable:
-        raise UsageError(
-            f"processor {asked} may not be used here; these may: {', '.join(map(str, usable))}"
-        )
-    return asked
 
 
 def _measure(
@@ -193,9 +178,7 @@ def _pinned(cpu: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _report(
-    setup: Setup, lacking: dict[str, str], cpu: int, found: _Found, command: Sequence[str]
-) -> ClockReport:
+def _report(setup: Setup, cpu: int, found: _Found, command: Sequence[str]) -> ClockReport:
     frequency: Frequency | None = None
     hz = NS
     if found.first is not None:
@@ -205,10 +188,7 @@ def _report(
         if hz <= 0:
             hz = round(statistics.median(found.repeated))
         if setup.counter:  # else its rate may change: good for this run's ticks alone
-            bare_metal = setup.leaves.hypervisor is None
-            frequency = rates.frequency(
-                found.first, last, found.repeated, setup.leaves, bare_metal=bare_metal
-            )
+            frequency = rates.frequency(found.first, last, found.repeated)
             hz = frequency.hz
     results, gaps = [], None
     gaps_clock = _gaps_clock([read.clock for read in found.reads], setup.counter)
@@ -231,7 +211,6 @@ def _report(
         stopped_by="interrupt" if found.interrupted else "time",
         diagnosis=diagnosis,
         clocks=results,
-        lacking=lacking,
         frequency=frequency,
         cores=found.cores,
         system_cores=found.system_cores,

@@ -138,7 +138,6 @@ class StatementTotals:
     calls: float = 0.0
     exec_s: float = 0.0
     rows: float = 0.0
-    blocks_read: float = 0.0
     temp_blocks: float = 0.0
 
     def minus(self, before: StatementTotals) -> StatementTotals | None:
@@ -147,7 +146,6 @@ class StatementTotals:
             self.calls - before.calls,
             self.exec_s - before.exec_s,
             self.rows - before.rows,
-            self.blocks_read - before.blocks_read,
             self.temp_blocks - before.temp_blocks,
         )
         return grown if grown.calls >= 0 and grown.exec_s >= 0 else None

@@ -238,9 +238,9 @@ WHERE s.one LIKE 'plan\\_cache\\_mode=%' OR s.one LIKE 'work\\_mem=%'""",
 #: %s: identifiers; NULL: all.
 CALLS = Query(
     "calls",
-    "calls, time and blocks by statement",
+    "calls, time and temporary blocks by statement",
     """SELECT d.datname, queryid, sum(calls)::float8, sum(total_exec_time)::float8 / 1000,
-  sum(rows)::float8, sum(shared_blks_read)::float8, sum(temp_blks_written)::float8
+  sum(rows)::float8, sum(temp_blks_written)::float8
 FROM {schema}.pg_stat_statements(false) s JOIN pg_database d ON d.oid = s.dbid
 WHERE queryid IS NOT NULL AND (%s::bigint[] IS NULL OR queryid = ANY(%s)) GROUP BY 1, 2""",
     "pg_stat_statements is there",
