@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgtare.weighing.fleet.combination import combine_servers
-from pgtare.weighing.fleet.documents import FleetWeighing
-from pgtare.weighing.fleet.raw_data import LeftOut
+from pgtare.weighing.fleet.documents import FleetLeftOut, FleetWeighing
 from pgtare.weighing.fleet.report.page import write_page
 from pgtare.weighing.fleet.state import FleetServerState
 from tests.browser.pages import (
@@ -36,7 +35,9 @@ def made(names: list[str], arms: tuple[str, ...]) -> FleetWeighing:
         made_figures(name, {arm: effect for arm in arms})
         for name, effect in zip(names, [*effects[:-1], 0.4], strict=True)
     ]
-    return combine_servers(figures, [LeftOut("db-lost", "no answer")], records, 0.005)
+    return combine_servers(
+        figures, [FleetLeftOut(server="db-lost", reason="no answer")], records, 0.005
+    )
 
 
 @pytest.fixture(scope="session")

@@ -21,15 +21,6 @@ from tests.unit.sample_result import sample
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
-#: The charts in sight, and those that are folded away.
-SHOWN = ("effects", "settling")
-FOLDED = ("distributions",)
-#: Whether charts fill their places.
-WIDE = """(names) => names.every((name) => {
-  const place = document.getElementById('chart-' + name);
-  const drawn = place.querySelector('.main-svg').getBoundingClientRect();
-  return drawn.width > 200 && Math.abs(drawn.width - place.clientWidth) < 2;
-})"""
 #: The contrast of every colour with what is behind it.
 CONTRAST = """() => {
   const style = getComputedStyle(document.documentElement);
@@ -110,10 +101,10 @@ def test_draws_every_chart_for_eyes_screen_readers_and_keyboards(
         """() => Object.fromEntries([...document.querySelectorAll('.chart')].map(
              (c) => [c.id, c.querySelectorAll('.scatterlayer :is(.point, .js-line)').length]))"""
     )
-    assert set(points) == {f"chart-{name}" for name in (*SHOWN, *FOLDED)}
-    assert points["chart-effects"] == 6
-    assert points["chart-settling"] == 5  # of all arms but the control
-    assert points["chart-distributions"] == 7
+    # settling: of all arms but the control
+    assert points == {"chart-effects": 6, "chart-settling": 5}
+    for name in points:
+        assert opened.page.locator(f"#{name}").is_visible()
     assert opened.page.get_attribute("html", "lang") == "en"
     for landmark in ("header", "main", "footer"):
         assert opened.page.locator(f"body > {landmark}").count() == 1
@@ -132,46 +123,6 @@ def test_draws_every_chart_for_eyes_screen_readers_and_keyboards(
     assert page.evaluate(f"getComputedStyle({focused}).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     assert page.evaluate(f"{focused}.parentElement.open")
-
-
-@pytest.fixture(scope="session")
-def folding_file(page_file: Path) -> Path:
-    """The page as in browsers that lay out nothing of what is folded; Chromium does."""
-    path = page_file.with_name("folding.html")
-    text = page_file.read_text(encoding="utf-8")
-    hidden = "details:not([open]) > :not(summary) { display: none; }</style>"
-    path.write_text(text.replace("</style>", hidden, 1), encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("which", "width"),
-    [
-        ("folding_file", 360),
-        pytest.param("folding_file", 1100, marks=pytest.mark.slow),
-        pytest.param("page_file", 360, marks=pytest.mark.slow),
-        pytest.param("page_file", 1100, marks=pytest.mark.slow),
-    ],
-)
-def test_a_folded_chart_is_drawn_as_wide_as_the_others_once_it_is_opened(
-    visit: Callable[..., Visit], request: pytest.FixtureRequest, which: str, width: int
-) -> None:
-    opened = visit(request.getfixturevalue(which), width=width)
-    page = opened.page
-    for name in SHOWN:
-        assert page.locator(f"#chart-{name}").is_visible()
-    for name in FOLDED:
-        assert not page.locator(f"#chart-{name}").is_visible()
-    page.locator("details.charts > summary").click()
-    page.wait_for_function(WIDE, arg=[*SHOWN, *FOLDED])
-    page.locator("details.charts > summary").click()
-    # drawn anew while it is folded, and opened again
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_selector('html[data-drawn="dark"]')
-    page.locator("details.charts > summary").click()
-    page.wait_for_function(WIDE, arg=[*SHOWN, *FOLDED])
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert opened.complaints == []
 
 
 @pytest.mark.slow
@@ -252,7 +203,7 @@ def test_hostile_names_are_inert_and_shown_as_they_are(
     )
     assert HOSTILE in drawn
     legend = page.evaluate(
-        "[...document.querySelectorAll('#chart-distributions .legendtext')].map(t=>t.textContent)"
+        "[...document.querySelectorAll('#chart-settling .legendtext')].map(t => t.textContent)"
     )
     assert HOSTILE_IMAGE in legend
     assert HOSTILE_LINK.replace("\u2028", " ") in [name.replace("\u2028", " ") for name in legend]
@@ -295,5 +246,5 @@ def test_without_scripts_the_figures_remain(visit: Callable[..., Visit], page_fi
     assert "All were seen working." in page.inner_text("main")
     row = page.locator(".cards tbody tr", has_text="pg_stat_statements")
     assert row.locator(".verdict").inner_text() == "cost"
-    assert page.locator("figure details table").count() == 3
+    assert page.locator("figure details table").count() == 2
     assert "need JavaScript" in page.inner_text("main")

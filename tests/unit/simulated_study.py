@@ -178,8 +178,3 @@ def page_text(result: LadderResult) -> str:
     """What a reader of the page sees, without the charts."""
     shown = page.page(result).partition("<main")[2].partition("<script")[0]
     return html.unescape(re.sub(r"<[^>]+>", "", shown)).replace("\N{NO-BREAK SPACE}", " ")
-
-
-def line_of(text: str, wanted: str) -> int:
-    """The number of the first line with these words."""
-    return next(i for i, got in enumerate(text.splitlines(), start=1) if wanted in got)

@@ -1,9 +1,8 @@
-"""A fleet estimated again: the numbers of each server, by one process or several, and gaps."""
+"""A fleet estimated again: the numbers of each server, and gaps."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -13,9 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pgtare.errors import MeasurementError
-from pgtare.weighing.fleet import reestimation
-from pgtare.weighing.fleet.reestimation import Reestimation, report
+from pgtare.weighing.fleet.reestimation import report
 from pgtare.weighing.weigh import store
 from tests.commands import in_process, refused
 from tests.fleet_data import MadeServer, write_fleet
@@ -74,19 +71,6 @@ def test_the_unlike_server_is_named_with_what_only_it_has(fleet: Path) -> None:
     printed = in_process("fleet", "report", fleet).stdout
     assert "db3 is unlike the rest" in printed
     assert "Only it has disk = hdd." in printed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_several_processes_give_the_same_document_to_the_last_digit(
-    copy: Path, processes: int
-) -> None:
-    cut_short(copy / "servers" / "db4")  # what is left out is the same as well
-    one = in_process("fleet", "report", copy, "--json")
-    several = in_process("fleet", "report", copy, "--json", "--processes", processes)
-    assert (one.returncode, several.returncode) == (0, 0), several.stderr
-    assert several.stdout == one.stdout
-    assert json.loads(one.stdout)["arms"]
 
 
 def drop_result(server: Path) -> None:
@@ -264,23 +248,11 @@ def test_one_server_is_shown_by_itself(tmp_path: Path) -> None:
     assert "forest-1" in (tmp_path / "p.html").read_text()
 
 
-def _die() -> None:
-    os._exit(9)
-
-
-@pytest.mark.slow
-def test_a_killed_process_is_an_error(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reestimation, "_begin", _die)
-    with pytest.raises(MeasurementError, match="was killed"):
-        Reestimation(fleet).run(2)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("{tmp}/none",), "there is no fleet weighing"),
         (("{tmp}",), "has no directory servers/"),
-        (("{fleet}", "--processes", "0"), "greater than or equal to 1"),
         (("{fleet}", "--margin", "1"), "percentage"),
         (("{fleet}", "--html", "{tmp}/none/p.html"), "there is no directory"),
     ],

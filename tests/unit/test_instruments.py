@@ -26,7 +26,6 @@ from pgtare.weighing.instruments.proof import (
 )
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.instruments.requirements import ServerFacts, _facts, availability
-from pgtare.weighing.instruments.toml_lines import line_of
 from pgtare.weighing.weigh.limit import with_together
 
 DOC = Path(__file__).parents[2] / "docs" / "instruments.md"
@@ -121,7 +120,7 @@ def test_a_users_file_extends_the_catalogue(tmp_path: Path) -> None:
 def test_a_users_entry_cannot_take_a_shipped_name(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(GOOD.replace("jit]", "log_duration]").replace("jit.", "log_duration."))
-    with pytest.raises(UsageError, match=r"mine\.toml, line 2: there is already .* 'log_duration'"):
+    with pytest.raises(UsageError, match=r"mine\.toml: there is already .* 'log_duration'"):
         load_catalogue([path])
 
 
@@ -133,42 +132,31 @@ def test_a_missing_catalogue_is_a_clear_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("reason =", "raeson =", r"line 5: unknown key 'raeson' in jit \(did you mean reason\?"),
-        ("share = 0.9", "shares = 0.9", r"line 14: unknown key 'shares' in jit.proof.0 \(did you"),
-        ("share = 0.9", "share = 7", r"line 14: jit.proof.0.share: input should be less"),
-        ('"EXECUTED"', '"EXECUTE"', r"line 13: jit.proof.0.flag: no evidence bit 'EXECUTE'"),
-        ('label = "a', 'lable = "a', r"line 16: unknown key 'lable' in jit.proof.1 \(did you mean"),
-        ('label = "a counter"\n', "", r"line 15: jit.proof.1.label is missing"),
-        ("sql =", "sqll =", r"line 15: jit.proof.1: a proof rule needs"),
-        ("min_version", "minversion", r"line 7: unknown key 'minversion' in jit.needs \(did you"),
-        ("safe_in_production = true\n", "", r"line 2: jit.safe_in_production is missing"),
-        ("JIT =", '"jit; DROP TABLE x" =', r"line 10: .*'jit; DROP TABLE x' is not the name"),
-        ("JIT =", "search_path =", r"line 10: .*search_path cannot be part of an arm"),
-        ("jit = false", "jit = [1]", r"line 6: jit.base: jit: a setting's value must be"),
-        ("[jit.variants.on]", "[jit.variants.On]", r"line 2: jit: variant name 'On'"),
-        ("[jit.variants.on]", "[jit.variant.on]", r"line 9: unknown key 'variant' in jit"),
-        ("JIT = true, jit_above_cost = 10.5", "jit = false", r"line 2: jit: variant on sets"),
-        ("base = { jit = false }", "base = { jit = false", r"line 6: .*: base = \{ jit = false"),
-        ("[jit]", "[jit", r"line 2: .*: \[jit"),
-        ("[jit]", "x = 1\n[jit]", r"line 2: 'x' must be a table"),
-        ("needs", "name = 'x'\nneeds", r"line 7: unknown key 'name'; the name is \[jit\]"),
+        ("reason =", "raeson =", r"unknown key 'raeson' in jit \(did you mean reason\?"),
+        ("share = 0.9", "shares = 0.9", r"unknown key 'shares' in jit.proof.1 \(did you"),
+        ("share = 0.9", "share = 7", r"jit.proof.1.share: input should be less"),
+        ('"EXECUTED"', '"EXECUTE"', r"jit.proof.1.flag: no evidence bit 'EXECUTE'"),
+        ('label = "a', 'lable = "a', r"unknown key 'lable' in jit.proof.2 \(did you mean"),
+        ('label = "a counter"\n', "", r"jit.proof.2.label is missing"),
+        ("sql =", "sqll =", r"jit.proof.2: a proof rule needs"),
+        ("min_version", "minversion", r"unknown key 'minversion' in jit.needs \(did you"),
+        ("safe_in_production = true\n", "", r"jit.safe_in_production is missing"),
+        ("JIT =", '"jit; DROP TABLE x" =', r".*'jit; DROP TABLE x' is not the name"),
+        ("JIT =", "search_path =", r".*search_path cannot be part of an arm"),
+        ("jit = false", "jit = [1]", r"jit.base: jit: a setting's value must be"),
+        ("[jit.variants.on]", "[jit.variants.On]", r"jit: variant name 'On'"),
+        ("[jit.variants.on]", "[jit.variant.on]", r"unknown key 'variant' in jit"),
+        ("JIT = true, jit_above_cost = 10.5", "jit = false", r"jit: variant on sets"),
+        ("base = { jit = false }", "base = { jit = false", r".*at line 6"),
+        ("[jit]", "[jit", r".*at line 2"),
+        ("[jit]", "x = 1\n[jit]", r"'x' must be a table"),
+        ("needs", "name = 'x'\nneeds", r"unknown key 'name'; the name is \[jit\]"),
     ],
 )
-def test_a_mistake_is_reported_with_file_line_and_key(old: str, new: str, message: str) -> None:
+def test_a_mistake_is_reported_with_file_and_key(old: str, new: str, message: str) -> None:
     assert old in GOOD
-    with pytest.raises(UsageError, match=rf"mine\.toml, ({message})"):
+    with pytest.raises(UsageError, match=rf"mine\.toml: ({message})"):
         parse(GOOD.replace(old, new, 1), "mine.toml")
-
-
-def test_the_line_of_a_key_is_found_in_nested_tables_and_inline_ones() -> None:
-    source = 'a = 1\n[b]\nc = """\nd = 2\n"""\n[[b.p]]\nx = 1\n[[b.p]]\nx = 2\n'
-    assert line_of(source, ("b", "p", 0, "x")) == 7
-    assert line_of(source, ("b", "p", 1, "some tag", "x")) == 9
-    assert line_of(source, ("b", "d")) == 2, "a key inside a string is none"
-    inline = "[e]\nproof = [\n  { flag = 1, share = 2 },\n  { flag = 1, share = 7 },\n]\nz = 1\n"
-    assert line_of(inline, ("e", "proof", 1, "share")) == 4
-    assert line_of(inline, ("e", "z")) == 6
-    assert line_of(inline, ("nothing",)) == 1
 
 
 # ------------------------------------------------------------------------------ ad hoc arms

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,6 @@ import pgtare
 from pgtare.kit.interpreter import module_command
 
 SOURCES = Path(pgtare.__file__).parent
-#: Runs where somebody else's files are: a pool whose processes are started anew.
-POOL = """
-import multiprocessing, os
-from concurrent.futures import ProcessPoolExecutor
-from pgtare.kit.interpreter import spawning
-if __name__ == "__main__":
-    with spawning(), ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        print(list(pool.map(abs, [-1])))
-    print(os.environ.get("PYTHONSAFEPATH"))
-"""
 
 
 @pytest.fixture
@@ -40,26 +28,8 @@ def test_a_module_is_not_taken_from_the_current_directory(foreign: Path) -> None
     assert not (foreign / "RAN").exists()
 
 
-def test_nor_by_the_processes_of_a_pool(foreign: Path) -> None:
-    program = foreign / "away" / "pool.py"
-    program.parent.mkdir()
-    program.write_text(POOL)
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    done = subprocess.run(
-        [sys.executable, program],
-        cwd=foreign,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.split("\n")[:2] == ["[1]", "None"], done.stderr
-    assert not (foreign / "RAN").exists()
-
-
 def test_no_other_place_starts_the_interpreter() -> None:
-    """Nor processes of multiprocessing, unless by `spawning`."""
+    """Nor processes of multiprocessing."""
     starts = {path for path in SOURCES.rglob("*.py") if "sys.executable" in path.read_text()}
     assert starts == {SOURCES / "kit" / "interpreter.py"}
-    pools = [path for path in SOURCES.rglob("*.py") if "import multiprocessing" in path.read_text()]
-    assert [path for path in pools if "spawning()" not in path.read_text()] == []
+    assert not [path for path in SOURCES.rglob("*.py") if "multiprocessing" in path.read_text()]

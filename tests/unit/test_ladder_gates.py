@@ -44,7 +44,7 @@ AFTER = dataclasses.replace(
 
 def judged(after: Usage, own_ticks: int = 1_890) -> list[str]:
     shares = processor_shares(BEFORE, after, own_ticks)
-    return gates.judge_usage(BEFORE, after, shares, Gates())
+    return gates.judge(BEFORE, after, shares, Gates())
 
 
 def test_a_calm_run_passes() -> None:

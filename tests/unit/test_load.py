@@ -19,7 +19,6 @@ from pgtare.postgres.load import (
     Progress,
     RunResult,
     Script,
-    at_headroom,
     find_pgbench,
     find_saturation,
     initialise,
@@ -101,8 +100,6 @@ def test_jobs_are_no_more_than_clients() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"builtin": "nothing"}, "choose select-only"),
-        ({"protocol": "odd"}, "choose simple"),
         ({"clients": 0}, "at least one client"),
         ({"rate": 0.0}, "rate must be over 0"),
         ({"scripts": (Script(Path("/no/such.sql")),)}, "cannot read pgbench script /no/such.sql"),
@@ -184,11 +181,8 @@ def test_saturation_is_the_median_probe_at_full_speed(monkeypatch: pytest.Monkey
     monkeypatch.setattr("pgtare.postgres.load.pgbench.run", probe)
     found = find_saturation(Path("pgbench"), "", spec)
     assert found.tps == 900
-    assert found.spread_pct == 100
     assert [(s.rate, s.seed, seconds) for s, seconds in asked] == [(None, 7, 2)] * 3
-    assert at_headroom(spec, found, 0.5).rate == 450
-    with pytest.raises(UsageError):
-        found.rate(1.0)
+    assert found.rate(0.5) == 450
 
 
 def test_a_load_that_does_nothing_has_no_saturation(monkeypatch: pytest.MonkeyPatch) -> None:

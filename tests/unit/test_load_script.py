@@ -11,11 +11,9 @@ from pgtare.postgres.load.script import (
     BUILTINS,
     Assignment,
     Operation,
-    Program,
     Statement,
     Variable,
     _chunks,
-    builtin_program,
     compile_script,
     outline,
 )
@@ -56,9 +54,9 @@ def only_statement(text: str, known: dict[str, int] | None = None) -> Statement:
     return command
 
 
-@pytest.mark.parametrize("name", list(BUILTINS))
-def test_builtin_scripts_compile(name: str) -> None:
-    program: Program = builtin_program(name, SCALE)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("name", "text"), list(BUILTINS.items()))
+def test_builtin_scripts_compile(name: str, text: str) -> None:
+    program = compile_script(text, name, SCALE)
     statements = [c for c in program.commands if isinstance(c, Statement)]
     assert len(statements) == {"select-only": 1, "simple-update": 5, "tpcb-like": 7}[name]
 

@@ -13,7 +13,7 @@ import pytest
 
 from pgtare.estimate.trial.analysis import analyse, live
 from pgtare.estimate.trial.answer import Basis, ReasonKind
-from pgtare.estimate.trial.bursts import BURST, PACED, RUN, as_observations, disturbed_pct
+from pgtare.estimate.trial.bursts import BURST, PACED, RUN, disturbed_pct
 from pgtare.estimate.trial.design import Arm, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.weighing.weigh.limit import decided, reason_to_stop
@@ -261,10 +261,3 @@ def test_of_one_loop_alone_nothing_is_free_of_cost() -> None:
     answer = weighed(rows[rows["loop"] == BURST]).arms[2].answer
     assert answer is not None
     assert answer.verdict == "inconclusive"
-
-
-def test_charts_get_the_time_of_a_transaction() -> None:
-    rows = recorded(np.random.default_rng(4), 50)
-    units = as_observations(rows)
-    assert len(units) == np.count_nonzero(rows["loop"] == BURST)
-    assert np.median(units["service_ns"]) == pytest.approx(25_000, rel=0.1)

@@ -20,21 +20,15 @@ from pgtare.kit.interval import Interval
 from pgtare.kit.page_frame import breakable, embeddable
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.weigh.report import rows, wording
-from pgtare.weighing.weigh.report.charts import by_position, charts, usable
+from pgtare.weighing.weigh.report.charts import by_position, charts
 from pgtare.weighing.weigh.report.page import page, write_page
 from pgtare.weighing.weigh.schema import Reason
 from tests.small_volume import raise_no_space
 from tests.unit.sample_result import COLD_US, COST_US, Sample, answer, effect, judged, sample
 
 
-def drawn_charts(drawn: Sample) -> list[Chart]:
-    """All charts of the page, in its order."""
-    first, others = charts(drawn.result, drawn.observations)
-    return [*first, *others]
-
-
 def effects(drawn: Sample) -> Chart:
-    return next(chart for chart in drawn_charts(drawn) if chart.id == "effects")
+    return next(c for c in charts(drawn.result, drawn.observations) if c.id == "effects")
 
 
 def readable(text: str) -> str:
@@ -51,7 +45,8 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 def test_no_trace_has_more_than_300_points() -> None:
-    sizes = [len(t["x"]) for c in drawn_charts(sample()) for t in c.data]
+    drawn = sample()
+    sizes = [len(t["x"]) for c in charts(drawn.result, drawn.observations) for t in c.data]
     assert sizes
     assert max(sizes) <= 300
 
@@ -63,17 +58,14 @@ def test_everything_but_plotly_is_small() -> None:
     assert len(page(drawn.result, drawn.observations)) - len(get_plotlyjs()) < 250_000
 
 
-def test_two_charts_come_first_and_the_others_are_folded() -> None:
+def test_the_chart_of_answers_comes_after_the_table_and_that_of_settling_next() -> None:
     drawn = sample()
-    first, others = charts(drawn.result, drawn.observations)
-    assert [chart.id for chart in first] == ["effects", "settling"]
-    assert [chart.id for chart in others] == ["distributions"]
+    found = [chart.id for chart in charts(drawn.result, drawn.observations)]
+    assert found == ["effects", "settling"]
     text = page(drawn.result, drawn.observations)
-    folded = text.index('<details class="charts">')
-    places = [text.index(f'id="chart-{chart.id}"') for chart in drawn_charts(drawn)]
+    places = [text.index('class="cards"'), *(text.index(f'id="chart-{name}"') for name in found)]
     assert places == sorted(places)
-    assert places[1] < folded < places[2]
-    assert text.index('class="cards"') < places[0]
+    assert places[-1] < text.index('id="h-details"')
 
 
 def test_the_table_is_that_of_the_terminal() -> None:
@@ -100,7 +92,6 @@ def test_without_observations_the_page_still_answers() -> None:
     assert "All were seen working." in text
     assert 'id="chart-effects"' in text
     assert 'id="chart-settling"' not in text
-    assert 'id="chart-distributions"' not in text
 
 
 def test_numbers_that_are_missing_do_not_break_the_charts() -> None:
@@ -110,7 +101,7 @@ def test_numbers_that_are_missing_do_not_break_the_charts() -> None:
     judged(arm, "inconclusive", us=nothing, pct=nothing)
     for field in type(effect(arm)).model_fields:
         setattr(effect(arm), field, nothing)
-    json.loads(embeddable([c.figure() for c in drawn_charts(drawn)]))
+    json.loads(embeddable([c.figure() for c in charts(drawn.result, drawn.observations)]))
 
 
 def test_the_margin_is_a_share_of_the_base_s_body() -> None:
@@ -142,12 +133,11 @@ def test_an_arm_without_proof_is_not_drawn() -> None:
     drawn = sample()
     judged(drawn.result.arms[2], "not_verified", ReasonKind.NO_PROOF)
     seen = set()
-    for chart in drawn_charts(drawn):
+    for chart in charts(drawn.result, drawn.observations):
         seen.add(chart.id)
-        if chart.id != "distributions":
-            assert "pg_stat_statements" not in json.dumps(chart.figure()), chart.id
-            assert "pg_stat_statements" not in json.dumps(chart.table_rows), chart.id
-    assert {"effects", "settling"} <= seen
+        assert "pg_stat_statements" not in json.dumps(chart.figure()), chart.id
+        assert "pg_stat_statements" not in json.dumps(chart.table_rows), chart.id
+    assert seen == {"effects", "settling"}
 
 
 def test_the_settling_curve_finds_the_truth() -> None:
@@ -167,15 +157,10 @@ def test_the_settling_curve_finds_the_truth() -> None:
 def test_units_in_which_the_arm_was_not_in_force_stay_out() -> None:
     observations = sample(60).observations
     first, *_ = np.flatnonzero(observations["position"] >= 8)
-    before = len(usable(observations))
-    assert before == np.count_nonzero(observations["position"] >= 8)
     for flag in (UnitFlag.SWITCH_FAILED, UnitFlag.UNDRAWN, UnitFlag.FIRST_RUN, UnitFlag.OPEN):
         changed = observations.copy()
         changed["flags"][first] |= int(flag)
         changed["service_ns"][first] = 10**12
-        units = usable(changed)
-        assert units["service_ns"].max() < 10**12
-        assert len(units) == before - 1
         curves = by_position(changed, [None, *[10.0**9] * 6])
         assert curves is not None
         assert np.nanmax(np.abs(curves)) < 1e6

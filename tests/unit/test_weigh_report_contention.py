@@ -15,7 +15,6 @@ from pgtare.estimate.trial.design import Arm, Design, Slices
 from pgtare.estimate.trial.observations import Observations
 from pgtare.estimate.trial.results import ContentionState
 from pgtare.kit import numbers
-from pgtare.kit.chart import Chart
 from pgtare.kit.interval import Interval
 from pgtare.weighing.instruments.proof_result import Proof
 from pgtare.weighing.trials import Population
@@ -61,11 +60,6 @@ def result(_weighed: WeighResult) -> WeighResult:
     return _weighed.model_copy(deep=True)
 
 
-def all_charts(result: WeighResult, obs: Observations) -> list[Chart]:
-    first, others = charts(result, obs)
-    return [*first, *others]
-
-
 def shown(result: WeighResult, width: int = 200, *, details: bool = True) -> str:
     out = io.StringIO()
     render(result, Console(file=out, width=width, color_system=None), details=details)
@@ -93,7 +87,7 @@ def test_the_terminal_and_the_page_say_where_the_cost_falls(
         assert "guard of 2 ms" in text.replace("\u00a0", " ")
         assert "The load requests the same in all slices" in text
         assert "Locks that every arm shares" not in text
-    (chart,) = [chart for chart in all_charts(result, obs) if chart.id == "contention"]
+    (chart,) = [chart for chart in charts(result, obs) if chart.id == "contention"]
     rows = table(result, result.contention)
     assert [row[:2] for row in chart.table_rows] == [list(row[:2]) for row in rows]
     answer = result.arms[1].answer
@@ -143,7 +137,7 @@ def test_nothing_is_reported_without_proof_or_of_a_trial_that_the_server_ended(
         for text in (shown(shape), page(shape, obs)):
             assert "on those that have it not" not in text
             assert "falls on others" not in text
-        assert "contention" not in [chart.id for chart in all_charts(shape, obs)]
+        assert "contention" not in [chart.id for chart in charts(shape, obs)]
 
 
 def test_a_trial_in_slices_is_reported_as_one() -> None:

@@ -321,9 +321,6 @@ def report(
     html: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Write the page to this file.")
     ] = None,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Processes of this machine that estimate servers.")
-    ] = 1,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -332,7 +329,7 @@ def report(
     The estimators are those of `pgtare weigh`. Servers whose data are damaged or incomplete are
     named and left out. It needs no server.
 
-    Example: `pgtare fleet report results/monday --html monday.html --processes 4`
+    Example: `pgtare fleet report results/monday --html monday.html`
     """
     from pgtare.weighing.fleet.reestimation import Reestimation
     from pgtare.weighing.fleet.report.page import write_page
@@ -344,7 +341,7 @@ def report(
     with cli.stderr().status(f"pgtare: looking for servers in {prefix}"):
         found = Reestimation(prefix, share)
     with Counted(cli.stderr(), "estimating", len(found.listing.servers), "servers") as display:
-        result = found.run(processes, display.tick)
+        result = found.run(display.tick)
     if destination.printed:  # the table says it as well
         for one in result.left_out:
             cli.say(f"pgtare: {one.server} is left out: {one.reason}", err=True)

@@ -93,6 +93,11 @@ def bounds(interval: Interval | None) -> str:
     return f"[{signed(interval.lo, digits)}, {signed(interval.hi, digits)}]"
 
 
+def with_bounds(interval: Interval, unit: str) -> str:
+    """The estimate with its interval: +2.93 µs [+2.77, +3.09]."""
+    return f"{estimate(interval)} {unit} {bounds(interval)}"
+
+
 def plus_minus(interval: Interval | None) -> str:
     """The signed estimate and half of its interval's width: +2.9 ± 0.2."""
     if interval is None or (half := half_width(interval)) is None:

@@ -5,28 +5,17 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 
 Json = dict[str, Any]
 Floats = npt.NDArray[np.float64]
-
-
-class Arm(Protocol):
-    """What has a panel of its own."""
-
-    @property
-    def name(self) -> str:
-        """What the panel is called."""
-
-    @property
-    def role(self) -> str:
-        """`control` for the base measured again."""
-
+_BLANK = Interval(estimate=None, lo=None, hi=None)
 
 # Colours are names of the page's CSS variables; its script puts in the values for light or dark.
 PALETTE = 8
@@ -56,15 +45,12 @@ def axis_title(text: str) -> Json:
     return {"text": text, "font": {"size": 13}, "standoff": 8}
 
 
-def annotation(arm: Arm) -> Json:
-    """The arm's name at the left edge; the caller puts it at a height."""
-    if arm.role == "control":
-        return label(arm.name, " (nothing changed)", "muted")
-    return label(arm.name)
+def label(name: str, *, control: bool = False) -> Json:
+    """A name in bold at the left edge, with a note if it is the control's.
 
-
-def label(name: str, note: str = "", color: str = "ink") -> Json:
-    """A name, in bold, and a note at the left edge; the caller puts it at a height."""
+    The caller puts it at a height.
+    """
+    note, color = (" (nothing changed)", "muted") if control else ("", "ink")
     return {
         "text": f"<b>{text(name)}</b>{note}",
         "xref": "paper",
@@ -78,26 +64,20 @@ def label(name: str, note: str = "", color: str = "ink") -> Json:
 
 
 def dots(intervals: Sequence[Interval], color: str) -> Json:
-    """Estimates with the bars of their intervals, along x; the caller puts them at heights."""
-    up = [gap(i.hi, i.estimate) for i in intervals]
-    down = [gap(i.estimate, i.lo) for i in intervals]
+    """Estimates with the bars of their intervals, along x; the caller puts them at heights.
+
+    One that lacks an end is blank: a point without a bar would look exact.
+    """
+    known = [i if numbers.bounded(i) else _BLANK for i in intervals]
+    up = [gap(i.hi, i.estimate) for i in known]
+    down = [gap(i.estimate, i.lo) for i in known]
     bars = {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [interval.estimate for interval in intervals],
+        "x": [interval.estimate for interval in known],
         "error_x": bars | {"color": color, "thickness": 1.6, "width": 4},
     }
-
-
-def log_ticks(curves: list[Floats]) -> list[float]:
-    """Round values within the curves: 1, 2 and 5 a decade, and more if they span less."""
-    lo, hi = min(float(c[0]) for c in curves), max(float(c[-1]) for c in curves)
-    lo = max(lo, 1e-3)
-    steps = (1, 2, 5) if hi / lo > 20 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-    decades = range(math.floor(math.log10(lo)), math.ceil(math.log10(max(hi, lo))) + 1)
-    values = [round(step * 10.0**decade, 6) for decade in decades for step in steps]
-    return [value for value in values if lo <= value <= hi]
 
 
 def margin_band(margin: float) -> list[Json]:

@@ -105,9 +105,9 @@ class Counted(Frame):
             text="",
         )
 
-    def tick(self, done: int, text: str) -> None:
-        """Called often. done: how many; text: further words."""
-        line = f"{done:,} {self._of}, {text}"
+    def tick(self, done: int) -> None:
+        """Called often. done: how many."""
+        line = f"{done:,} {self._of}"
         seconds = time.monotonic() - self._began
         self._show(seconds, f"{self._title}: {line}", completed=done, text=line)
 

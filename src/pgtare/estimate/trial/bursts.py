@@ -23,7 +23,6 @@ from pgtare.estimate.trial.answer import WITHHOLD, Answer, Basis, Reason, Reason
 from pgtare.estimate.trial.comparison import Comparisons
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.effects import Effects, Strata, effects_of
-from pgtare.estimate.trial.observations import NO_SLICE, OBSERVATION, Observations
 from pgtare.estimate.trial.results import (
     ArmEstimate,
     Baseline,
@@ -71,21 +70,6 @@ DISTURBED_SOME, DISTURBED_MANY = 12.0, 20.0
 def empty() -> npt.NDArray[Any]:
     """A table of runs with no rows."""
     return np.empty(0, dtype=RUN)
-
-
-def as_observations(rows: npt.NDArray[Any]) -> Observations:
-    """The runs of bursts as a table of transactions, one a run, for charts."""
-    kept = rows[rows["loop"] == BURST]
-    found = np.zeros(len(kept), dtype=OBSERVATION)
-    spent_us = kept["run_us"] - kept["stamp_us"].astype(np.float64)
-    found["service_ns"] = 1000 * spent_us / np.maximum(kept["transactions"], 1)
-    found["start_ns"] = 1000 * kept["start_us"]
-    found["unit"] = np.arange(len(kept))
-    for name in ("block", "arm"):
-        found[name] = kept[name]
-    found["cpu_ns"], found["slice"] = -1, NO_SLICE
-    found["position"] = 255
-    return found
 
 
 def disturbed_pct(rows: npt.NDArray[Any], design: Design) -> float:

@@ -13,11 +13,5 @@
   }
 
   dark.addEventListener("change", draw);
-  // What was folded away has been drawn without a width.
-  document.addEventListener("toggle", (event) => {
-    if (event.target.open) {
-      for (const place of event.target.querySelectorAll(".chart")) Plotly.Plots.resize(place);
-    }
-  }, true);
   draw();
 })();

@@ -1,7 +1,7 @@
 """What drives the server: pgbench, its databases, and its rate."""
 
 from pgtare.postgres.load.database import BenchDatabase, drop_database, initialise
-from pgtare.postgres.load.headroom import Saturation, at_headroom, find_saturation
+from pgtare.postgres.load.headroom import Saturation, find_saturation
 from pgtare.postgres.load.pgbench import PgbenchLoad, Progress, RunResult, find_pgbench, run
 from pgtare.postgres.load.spec import (
     LoadSpec,
@@ -21,7 +21,6 @@ __all__ = [
     "Saturation",
     "Script",
     "TransactionLog",
-    "at_headroom",
     "drop_database",
     "find_pgbench",
     "find_saturation",

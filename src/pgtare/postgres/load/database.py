@@ -56,13 +56,13 @@ def initialise(
     if not _NAME.fullmatch(name):
         raise UsageError(f"database name {name!r} may hold only a-z, 0-9 and _ (at most 63)")
     pgbench = find_pgbench(binaries)
-    with _connect(dsn) as conn:
+    with own_session.connect(dsn) as conn:
         new = not _is_ours(conn, name)
         if new:
             _run(conn, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     # From here on the database is there, and ours to drop.
     try:
-        with _connect(dsn) as conn:
+        with own_session.connect(dsn) as conn:
             _run(
                 conn,
                 sql.SQL("COMMENT ON DATABASE {} IS {}").format(
@@ -73,7 +73,10 @@ def initialise(
         create_tables(pgbench, target, scale)
     except BaseException:
         if new:
-            with contextlib.suppress(UsageError, MeasurementError), _connect(dsn) as conn:
+            with (
+                contextlib.suppress(UsageError, MeasurementError),
+                own_session.connect(dsn) as conn,
+            ):
                 _run(conn, _drop(name))
         raise
     return BenchDatabase(name, target, scale)
@@ -84,7 +87,7 @@ def drop_database(dsn: str, name: str) -> None:
 
     Raises UsageError if it is not ours, MeasurementError if the server refuses.
     """
-    with _connect(dsn) as conn:
+    with own_session.connect(dsn) as conn:
         if _is_ours(conn, name):
             _run(conn, _drop(name))
 
@@ -105,10 +108,6 @@ def _is_ours(conn: psycopg.Connection[Any], name: str) -> bool:
             " fills nor drops it: choose another name"
         )
     return True
-
-
-def _connect(dsn: str) -> psycopg.Connection[Any]:
-    return own_session.connect(dsn)
 
 
 def _run(conn: psycopg.Connection[Any], statement: sql.Composed) -> None:

@@ -73,7 +73,9 @@ def run_duet(
         output.unlink(missing_ok=True)  # else a run that never began would return the last one's
         _write_private(plan_path, plan)  # it may hold passwords
         child = Child(
-            [os.fspath(driver), os.fspath(plan_path)], _environment(), _progress_reader(on_progress)
+            [os.fspath(driver), os.fspath(plan_path)],
+            {**os.environ, "LC_ALL": "C"},
+            _progress_reader(on_progress),
         )
         try:
             status = _await(child, length)
@@ -134,10 +136,6 @@ def _progress_reader(
             on_progress(float(found["s"]), int(found["transactions"]))
 
     return tell
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C"}
 
 
 def _write_private(path: Path, data: bytes) -> None:

@@ -11,11 +11,11 @@ from psycopg.conninfo import make_conninfo
 
 from pgtare.errors import UsageError
 from pgtare.postgres.load.script import (
+    BUILTINS,
     Assignment,
     Program,
     Statement,
     Variable,
-    builtin_program,
     compile_script,
 )
 from pgtare.postgres.load.spec import LoadSpec
@@ -95,7 +95,7 @@ def render_plan(
 def compile_load(spec: LoadSpec, known: Mapping[str, int]) -> list[tuple[Program, int]]:
     """The load's scripts and their weights. Raises UsageError if one cannot be run."""
     if not spec.scripts:
-        return [(builtin_program(spec.builtin, known), 1)]
+        return [(compile_script(BUILTINS[spec.builtin], spec.builtin, known), 1)]
     programs = []
     for script in spec.scripts:
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import MeasurementError
 from pgtare.postgres.load import pgbench as runner
 from pgtare.postgres.load.spec import LoadSpec
 
@@ -28,18 +28,8 @@ class Saturation:
         """The median probe: a cold first one does not move it."""
         return statistics.median(self.probes_tps)
 
-    @property
-    def spread_pct(self) -> float:
-        """Fastest minus slowest probe, in percent of the median."""
-        return 100 * (max(self.probes_tps) - min(self.probes_tps)) / self.tps
-
     def rate(self, headroom: float) -> float:
-        """The rate for this share of saturation (0 < headroom < 1), transactions a second.
-
-        Raises UsageError for another share.
-        """
-        if not 0 < headroom < 1:
-            raise UsageError("the headroom must be over 0 % and below 100 %")
+        """The rate for this share of saturation (0 < headroom < 1), transactions a second."""
         return headroom * self.tps
 
     def describe(self) -> dict[str, Any]:
@@ -48,15 +38,10 @@ class Saturation:
             "saturation_tps": self.tps,
             "probes_tps": list(self.probes_tps),
             "probe_s": self.probe_s,
-            "spread_pct": self.spread_pct,
         }
 
 
-def find_saturation(
-    pgbench: Path,
-    dsn: str,
-    spec: LoadSpec,
-) -> Saturation:
+def find_saturation(pgbench: Path, dsn: str, spec: LoadSpec) -> Saturation:
     """Run the load at full speed, PROBES times for PROBE_S s each.
 
     Any rate in `spec` is left out. Run it before the trial, with every instrument as it is.
@@ -72,8 +57,3 @@ def find_saturation(
             " unknown; give --rate as a number"
         )
     return Saturation(rates, PROBE_S)
-
-
-def at_headroom(spec: LoadSpec, saturation: Saturation, headroom: float) -> LoadSpec:
-    """The load at this share (0 < headroom < 1) of its saturation rate. Raises UsageError."""
-    return dataclasses.replace(spec, rate=saturation.rate(headroom))

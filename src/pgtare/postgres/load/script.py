@@ -88,11 +88,6 @@ class Program:
     commands: tuple[Assignment | Statement, ...]
 
 
-def builtin_program(name: Builtin, known: Mapping[str, int]) -> Program:
-    """A built-in script. known: variables that have a value beforehand, such as scale."""
-    return compile_script(BUILTINS[name], name, known)
-
-
 def compile_script(text: str, name: str, known: Mapping[str, int]) -> Program:
     r"""The commands of a pgbench script: SQL, and \set with whole numbers and random().
 

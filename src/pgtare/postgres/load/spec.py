@@ -8,7 +8,7 @@ import re
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pgtare.errors import UsageError
 
@@ -69,12 +69,6 @@ class LoadSpec:
     scale: int | None = None
 
     def __post_init__(self) -> None:
-        if self.builtin not in get_args(Builtin):
-            raise UsageError(
-                f"pgbench script {self.builtin!r}: choose {', '.join(get_args(Builtin))}"
-            )
-        if self.protocol not in get_args(Protocol):
-            raise UsageError(f"protocol {self.protocol!r}: choose {', '.join(get_args(Protocol))}")
         if self.clients < 1 or (self.jobs is not None and self.jobs < 1):
             raise UsageError("a load needs at least one client and one job")
         if self.rate is not None and not (self.rate > 0 and math.isfinite(self.rate)):

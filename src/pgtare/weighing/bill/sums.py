@@ -25,7 +25,7 @@ from pgtare.weighing.bill.document import (
     NotCounted,
     SwitchOff,
 )
-from pgtare.weighing.fleet.raw_data import LeftOut
+from pgtare.weighing.fleet.documents import FleetLeftOut
 from pgtare.weighing.weigh.report import reason_words, wording
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult, number
 from pgtare.weighing.weigh.transaction_rate import TransactionRate, transaction_rate
@@ -61,14 +61,6 @@ class Price:
     currency: str
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A line before it is written."""
-
-    shown: BillLine
-    bounds: Bounds
-
-
 def _amount(cores: Bounds, price: Price | None) -> BillAmount:
     """In cores and in money."""
     money = None if price is None else _interval(cores.times(price.core_month))
@@ -77,7 +69,7 @@ def _amount(cores: Bounds, price: Price | None) -> BillAmount:
 
 def make(
     weighed: Sequence[Weighed],
-    left_out: Sequence[LeftOut] = (),
+    left_out: Sequence[FleetLeftOut] = (),
     *,
     origins: Sequence[str],
     basis: Basis = "service",
@@ -90,8 +82,8 @@ def make(
     Raises PgtareError if there is nothing to count.
     """
     not_counted = [NotCounted(server=one.server, name="", reason=one.reason) for one in left_out]
-    lines: list[_Line] = []
-    servers: list[tuple[BillServer, Bounds]] = []
+    lines: list[BillLine] = []
+    servers: list[BillServer] = []
     hints: dict[tuple[str, str], str] = {}
     unweighed, renamed = _as_weighed(weighed, watching) if watching else ({}, {})
     for one in sorted(weighed, key=lambda one: one.server):
@@ -109,24 +101,25 @@ def make(
     for server, cores in sorted(unweighed.items()):
         looks = _looks(server, cores, price)
         lines.append(looks)
-        empty = BillServer(
-            server=server,
-            version="",
-            transactions_per_s=None,
-            whole_rate=False,
-            amount=looks.shown.amount,
+        servers.append(
+            BillServer(
+                server=server,
+                version="",
+                transactions_per_s=None,
+                whole_rate=False,
+                amount=looks.amount,
+            )
         )
-        servers.append((empty, looks.bounds))
-    parts = [bounds for _, bounds in servers]
+    parts = [_cores(server) for server in servers]
     if watching is not None:
         bounds = Bounds(*[watching.process] * 3)
         process = _of_agent("", "agent", "processor time of the agent", bounds, price)
         lines.append(process)
-        parts.append(process.bounds)
+        parts.append(bounds)
     if not lines:
         raise PgtareError(_nothing(not_counted))
     total = independent_sum(parts)
-    off = [line for line in lines if line.shown.now == "off"]
+    off = [line for line in lines if line.now == "off"]
     return Bill(
         weighed=list(origins),
         basis=basis,
@@ -134,8 +127,8 @@ def make(
         currency=price.currency if price else None,
         total=_amount(total, price),
         off_now=_amount(_over_servers(off), price),
-        servers=[shown for shown, _ in sorted(servers, key=lambda one: _dearest(one[1]))],
-        lines=[line.shown for line in sorted(lines, key=lambda line: _dearest(line.bounds))],
+        servers=sorted(servers, key=_dearest),
+        lines=sorted(lines, key=_dearest),
         switch_off=_switch_off(lines, total, hints, price),
         not_counted=not_counted,
         notes=[
@@ -182,14 +175,16 @@ def _identity(result: WeighResult) -> tuple[str, bool] | None:
     return identifier, bool(result.server.get("standby"))
 
 
-def _twice(weighed: Iterable[Weighed], lines: Iterable[_Line]) -> list[str]:
+def _twice(weighed: Iterable[Weighed], lines: Iterable[BillLine]) -> list[str]:
     """Which instruments were weighed in one database under several names.
 
     Only a note: a server that was made of another one's files has the same identifier.
     """
     results = {one.server: one.result for one in weighed}
     names: dict[tuple[object, ...], list[str]] = {}
-    for line in (line.shown for line in lines if line.shown.kind == "instrument"):
+    for line in lines:
+        if line.kind != "instrument":
+            continue
         result = results[line.server]
         if (identity := _identity(result)) is not None:
             database = (*identity, result.server.get("database"))
@@ -213,10 +208,10 @@ def _renamed(renamed: Mapping[str, str]) -> list[str]:
 
 def _of_server(
     one: Weighed, basis: Basis, price: Price | None
-) -> tuple[list[_Line], list[NotCounted]]:
+) -> tuple[list[BillLine], list[NotCounted]]:
     """The lines of a weighing, and its instruments that are not counted."""
     rate = transaction_rate(one.result)
-    found: list[tuple[ArmResult, _Line]] = []
+    found: list[tuple[ArmResult, BillLine]] = []
     missing = []
     for arm in wording.by_cost(wording.of_role(one.result, "instrument")):
         line = _line(one, arm, rate, basis, price)
@@ -233,7 +228,7 @@ def _of_server(
 
 def _line(
     one: Weighed, arm: ArmResult, rate: TransactionRate | None, basis: Basis, price: Price | None
-) -> _Line | str:
+) -> BillLine | str:
     """A line, or why there is none."""
     answer = wording.answer_of(arm)
     if wording.ended_by_server(one.result):
@@ -252,75 +247,71 @@ def _line(
         return "nothing was measured"
     if interval.lo is None or interval.hi is None:  # the whole sum would have none, either
         return "too few transactions for an interval"
-    us = _bounds(interval)
-    cores = us.times(rate.per_s / 1e6)
-    shown = BillLine(
+    return BillLine(
         server=one.server,
         kind="instrument",
         name=arm.name,
         cost_us=interval,
         transactions_per_s=rate.per_s,
-        amount=_amount(cores, price),
+        amount=_amount(_bounds(interval).times(rate.per_s / 1e6), price),
         verdict=arm.verdict,
         now=bill_overlap.state_now(arm, one.result),
     )
-    return _Line(shown, cores)
 
 
 def _load_was_ours(result: WeighResult) -> bool:
     return bool(result.load.get("kind", "none") != "none")
 
 
-def _server(one: Weighed, lines: Sequence[_Line], price: Price | None) -> tuple[BillServer, Bounds]:
+def _server(one: Weighed, lines: Iterable[BillLine], price: Price | None) -> BillServer:
     rate = None if _load_was_ours(one.result) else transaction_rate(one.result)
-    total = dependent_sum(line.bounds for line in lines)
-    shown = BillServer(
+    return BillServer(
         server=one.server,
         version=one.result.server_version,
         transactions_per_s=rate.per_s if rate else None,
         whole_rate=rate is not None and rate.whole,
-        amount=_amount(total, price),
+        amount=_amount(dependent_sum(map(_cores, lines)), price),
     )
-    return shown, total
 
 
-def _looks(server: str, cores: float, price: Price | None) -> _Line:
+def _looks(server: str, cores: float, price: Price | None) -> BillLine:
     """The agent's looks. Their time includes the network: an upper bound of the cost."""
     return _of_agent(server, "looks", "looks of the agent", Bounds(cores, 0.0, cores), price)
 
 
-def _of_agent(server: str, kind: LineKind, name: str, bounds: Bounds, price: Price | None) -> _Line:
-    shown = BillLine(
+def _of_agent(
+    server: str, kind: LineKind, name: str, cores: Bounds, price: Price | None
+) -> BillLine:
+    return BillLine(
         server=server,
         kind=kind,
         name=name,
         cost_us=None,
         transactions_per_s=None,
-        amount=_amount(bounds, price),
+        amount=_amount(cores, price),
         now="on",
     )
-    return _Line(shown, bounds)
 
 
-def _over_servers(lines: Iterable[_Line]) -> Bounds:
+def _over_servers(lines: Iterable[BillLine]) -> Bounds:
     """A sum in which the lines of one server go together, and servers are independent."""
     by_server: dict[str, list[Bounds]] = {}
     for line in lines:
-        by_server.setdefault(line.shown.server, []).append(line.bounds)
+        by_server.setdefault(line.server, []).append(_cores(line))
     return independent_sum(dependent_sum(found) for found in by_server.values())
 
 
 def _switch_off(
-    lines: Sequence[_Line],
+    lines: Iterable[BillLine],
     total: Bounds,
     hints: Mapping[tuple[str, str], str],
     price: Price | None,
 ) -> list[SwitchOff]:
     """Instruments over all servers, and the agent, without what is off or saves time."""
-    groups: dict[str, list[_Line]] = {}
+    groups: dict[str, list[BillLine]] = {}
     for line in lines:
-        if line.shown.now != "off":
-            name = line.shown.name if line.shown.kind == "instrument" else AGENT
+        if line.now != "off":
+            name = line.name if line.kind == "instrument" else AGENT
             groups.setdefault(name, []).append(line)
     found = []
     for name, members in groups.items():
@@ -328,19 +319,20 @@ def _switch_off(
         if not bounds.estimate > 0:
             continue
         share = 100 * bounds.estimate / total.estimate if total.estimate > 0 else math.nan
-        servers = sorted({line.shown.server for line in members} - {""})
+        servers = sorted({line.server for line in members} - {""})
         how = dict.fromkeys(hints.get((server, name), "") for server in servers)
-        if any(line.shown.kind == "agent" for line in members):
+        if any(line.kind == "agent" for line in members):
             how = dict.fromkeys(["stop `pgtare agent`, or give it longer intervals"])
-        row = SwitchOff(
-            name=name,
-            amount=_amount(bounds, price),
-            share_pct=number(share),
-            servers=servers,
-            how=[text for text in how if text],
+        found.append(
+            SwitchOff(
+                name=name,
+                amount=_amount(bounds, price),
+                share_pct=number(share),
+                servers=servers,
+                how=[text for text in how if text],
+            )
         )
-        found.append((bounds, row))
-    return [row for _, row in sorted(found, key=lambda one: _dearest(one[0]))]
+    return sorted(found, key=_dearest)
 
 
 def _sql(arm: ArmResult, result: WeighResult) -> str:
@@ -371,17 +363,16 @@ def _named(weighed: Iterable[Weighed]) -> str:
 
 
 def _notes(
-    lines: Sequence[_Line],
-    servers: Sequence[tuple[BillServer, Bounds]],
+    lines: Sequence[BillLine],
+    servers: Sequence[BillServer],
     weighed: Iterable[Weighed],
     basis: Basis,
 ) -> list[str]:
     """What the sums assume."""
-    instruments = [line for line in lines if line.shown.kind == "instrument"]
+    instruments = [line for line in lines if line.kind == "instrument"]
     notes = []
-    if len({(line.shown.server, line.shown.name) for line in instruments}) > len(
-        {line.shown.server for line in instruments}
-    ):
+    known = {line.server for line in instruments}
+    if len({(line.server, line.name) for line in instruments}) > len(known):
         notes.append(
             "Instruments were weighed one at a time. That together they cost the sum is assumed."
         )
@@ -396,8 +387,7 @@ def _notes(
             "Rates are those of each trial, of the one database that was weighed on a server"
             f"{_named(weighed)}: what instruments cost in its other databases is not in the sums."
         )
-    known = {line.shown.server for line in instruments}
-    others = sorted({line.shown.server for line in lines} - known - {""})
+    others = sorted({line.server for line in lines} - known - {""})
     if known and others:
         notes.append(
             f"No weighing has the name of these servers, at which the agent looks: "
@@ -405,9 +395,7 @@ def _notes(
             "identifier does not tell, name it alike in both: its costs are then in one place."
         )
     partly = [
-        shown.server
-        for shown, _ in servers
-        if shown.transactions_per_s is not None and not shown.whole_rate
+        one.server for one in servers if one.transactions_per_s is not None and not one.whole_rate
     ]
     if partly:
         notes.append(
@@ -426,9 +414,13 @@ def _nothing(not_counted: Sequence[NotCounted]) -> str:
     return f"there is nothing to add up: {what}: {first.reason}{more}"
 
 
-def _dearest(bounds: Bounds) -> float:
+def _cores(one: BillLine | BillServer | SwitchOff) -> Bounds:
+    return _bounds(one.amount.cores)
+
+
+def _dearest(one: BillLine | BillServer | SwitchOff) -> float:
     """Sorts the most expensive first."""
-    return -bounds.estimate
+    return -_cores(one).estimate
 
 
 def _bounds(interval: Interval) -> Bounds:

@@ -9,7 +9,8 @@ from pathlib import Path
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.weighing.bill.sums import Weighed
 from pgtare.weighing.fleet import raw_data
-from pgtare.weighing.fleet.raw_data import SERVERS, LeftOut
+from pgtare.weighing.fleet.documents import FleetLeftOut
+from pgtare.weighing.fleet.raw_data import SERVERS
 from pgtare.weighing.weigh import store
 
 
@@ -18,7 +19,7 @@ class BillInput:
     """Servers with their weighings, and what could not be read."""
 
     weighed: list[Weighed]
-    left_out: list[LeftOut]
+    left_out: list[FleetLeftOut]
 
 
 def read(places: Sequence[Path]) -> BillInput:
@@ -54,6 +55,6 @@ def _read_fleet(prefix: Path, found: BillInput) -> None:
         except MeasurementError:
             raise
         except PgtareError as ex:
-            found.left_out.append(LeftOut(name, str(ex)))
+            found.left_out.append(FleetLeftOut(server=name, reason=str(ex)))
         else:
             found.weighed.append(Weighed(name, result))

@@ -1,7 +1,6 @@
 """One estimate over all servers of a fleet, from what was found on each.
 
-The result depends on the servers alone: not on the order in which they came, nor on how many
-processes estimated them.
+The result depends on the servers alone, not on the order in which they came.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pgtare.estimate.inference import Estimate
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.fleet import documents, raw_data
-from pgtare.weighing.fleet.raw_data import LeftOut
+from pgtare.weighing.fleet.documents import FleetLeftOut
 from pgtare.weighing.fleet.server_estimate import ArmFigures, ServerFigures
 from pgtare.weighing.fleet.state import FleetServerState
 from pgtare.weighing.weigh.schema import ArmRole, filled, interval, number
@@ -50,7 +49,7 @@ class _Member:
 
 def combine_servers(
     figures: Sequence[ServerFigures],
-    left_out: Sequence[LeftOut],
+    left_out: Sequence[FleetLeftOut],
     records: Mapping[str, FleetServerState],
     margin: float | None = None,
 ) -> documents.FleetWeighing:
@@ -60,7 +59,9 @@ def combine_servers(
     MeasurementError if there is no server.
     """
     servers = sorted((one for one in figures if not one.lost), key=lambda one: one.name)
-    lost = [LeftOut(one.name, _lost(one, records)) for one in figures if one.lost]
+    lost = [
+        FleetLeftOut(server=one.name, reason=_lost(one, records)) for one in figures if one.lost
+    ]
     left_out = sorted([*left_out, *lost], key=lambda one: one.server)
     if not servers:
         raise MeasurementError(_none(left_out))
@@ -73,10 +74,7 @@ def combine_servers(
         margin_pct=100 * share,
         confidence=LEVEL,
         servers=[_server(one, records.get(one.name, _UNLISTED)) for one in servers],
-        left_out=[
-            documents.FleetLeftOut(server=one.server, reason=one.reason)
-            for one in sorted(gone, key=lambda one: one.server)
-        ],
+        left_out=sorted(gone, key=lambda one: one.server),
         arms=arms,
         warnings=_warnings(servers, records),
     )
@@ -107,7 +105,7 @@ def _before(record: FleetServerState) -> str:
     return f"{record.state}{why}; the figures are of what it gave before"
 
 
-def _none(left_out: Sequence[LeftOut]) -> str:
+def _none(left_out: Sequence[FleetLeftOut]) -> str:
     first = left_out[0]
     more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
     return f"no server has data that can be estimated: {first.server}: {first.reason}{more}"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pgtare.errors import UsageError
 from pgtare.kit import artefact
+from pgtare.weighing.fleet.documents import FleetLeftOut
 from pgtare.weighing.fleet.state import FLEET_FILE, WEIGHING, FleetServerState, FleetState
 from pgtare.weighing.weigh import store
 
@@ -20,19 +21,11 @@ _LAYOUT = "the raw data of a server are expected in PREFIX/servers/NAME/"
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A server that is not in the figures, and why, in words that follow its name."""
-
-    server: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Listing:
     """The servers of a prefix, in the order of their names, and what cannot be read."""
 
     servers: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[FleetLeftOut, ...]
 
 
 def listing(prefix: Path) -> Listing:
@@ -44,12 +37,12 @@ def listing(prefix: Path) -> Listing:
     for name in _names(prefix):
         if name.startswith("."):
             reason = "a directory that was being written when the weighing was cut off"
-            left_out.append(LeftOut(name, reason))
+            left_out.append(FleetLeftOut(server=name, reason=reason))
             continue
         present = _files(prefix / SERVERS / name)
         missing = [file for file in store.FILES if file not in present]
         if missing:
-            left_out.append(LeftOut(name, _incomplete(missing)))
+            left_out.append(FleetLeftOut(server=name, reason=_incomplete(missing)))
         else:
             found.append(name)
     if not found and not left_out:
@@ -69,7 +62,9 @@ def read_records(prefix: Path) -> dict[str, FleetServerState]:
     return {server.name: server for server in state.servers}
 
 
-def without_data(records: Mapping[str, FleetServerState], known: Collection[str]) -> list[LeftOut]:
+def without_data(
+    records: Mapping[str, FleetServerState], known: Collection[str]
+) -> list[FleetLeftOut]:
     """The servers of `fleet.json` that have no data. known: names of those that have some."""
     found = []
     for name in sorted(set(records) - set(known)):
@@ -80,7 +75,7 @@ def without_data(records: Mapping[str, FleetServerState], known: Collection[str]
             reason = f"{record.words()}; none of its observations are kept"
         else:
             reason = record.words()
-        found.append(LeftOut(name, reason))
+        found.append(FleetLeftOut(server=name, reason=reason))
     return found
 
 

@@ -13,6 +13,7 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.estimate.trial.design import Design
 from pgtare.kit import files
+from pgtare.kit.numbers import counted
 from pgtare.postgres import parallel
 from pgtare.postgres.inventory import Inventory, InventoryServer
 from pgtare.weighing.fleet import stages
@@ -93,12 +94,13 @@ class Prepared:
         )
         rate = sum(each.transactions_per_s for each in self.traffic.values())
         lines = [
-            f"{_servers(len(ordered))}, {rate:,.0f} transactions/s in all; canary: {ordered[0]}",
+            f"{counted(len(ordered), 'server')}, {rate:,.0f} transactions/s in all; "
+            f"canary: {ordered[0]}",
         ]
         for each in exposed:
             stage = each.stage
             lines.append(
-                f"stage {stage.name}: {_servers(len(stage.servers))}, "
+                f"stage {stage.name}: {counted(len(stage.servers), 'server')}, "
                 f"{100 * stage.participation:g} % of the sessions"
                 f"{'' if stage.last else ', one at least'}, {stage.seconds:.0f} s: "
                 f"{each.transactions:,.0f} transactions with an instrument on at most"
@@ -135,8 +137,8 @@ def prepare(request: FleetRequest) -> Prepared:
     wanted, most = len(servers) + _OTHER_FILES, files.raise_descriptor_limit()
     if most < wanted:
         raise UsageError(
-            f"{_servers(len(servers))} take up to {wanted} open files and this process may have "
-            f"{most}: raise its hard limit, as root may (`ulimit -Hn {wanted}`)"
+            f"{counted(len(servers), 'server')} take up to {wanted} open files and this "
+            f"process may have {most}: raise its hard limit, as root may (`ulimit -Hn {wanted}`)"
         )
     weighings = {name: ServerWeighing(name, request.of(server)) for name, server in servers.items()}
     outcomes = parallel.for_each(
@@ -226,10 +228,6 @@ def _not_ready(unready: Mapping[str, str], of: int) -> PgtareError:
         f"{len(unready)} of {of} servers cannot be weighed ({said}): `pgtare fleet check` shows "
         "what to do, and --skip-unready weighs the others"
     )
-
-
-def _servers(number: int) -> str:
-    return "1 server" if number == 1 else f"{number} servers"
 
 
 def _minutes(seconds: float) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from pydantic import BaseModel, ValidationError
 
 from pgtare.errors import UsageError
 from pgtare.weighing.instruments.model import Chosen, Entry, FlagRule, Needs, SqlRule, Variant
-from pgtare.weighing.instruments.toml_lines import line_of
 
 _MODELS: tuple[type[BaseModel], ...] = (Entry, Variant, Needs, FlagRule, SqlRule)
+#: What validators add to the place of a fault.
+_ADDED = ("[key]", "flag rule", "sql rule", "str", "tuple")
 _KNOWN_KEYS = sorted({key for model in _MODELS for key in model.model_fields} - {"name"})
 
 
@@ -57,8 +57,8 @@ def near(name: str, names: Sequence[str] | Mapping[str, object]) -> str:
 def load_catalogue(extra: Sequence[Path] = ()) -> Catalogue:
     """The shipped catalogue with the user's files added to it.
 
-    Raises UsageError naming file, line and key for anything wrong in a user's file, and if it
-    gives an instrument a name that is already taken.
+    Raises UsageError naming file and key for anything wrong in a user's file, and if it gives an
+    instrument a name that is already taken.
     """
     shipped = resources.files("pgtare.weighing.instruments").joinpath("catalogue.toml")
     entries = Catalogue(parse(shipped.read_text(encoding="utf-8"), "catalogue.toml"))
@@ -72,8 +72,8 @@ def load_catalogue(extra: Sequence[Path] = ()) -> Catalogue:
         for name, entry in parse(source, str(path)).items():
             if name in entries:
                 raise UsageError(
-                    f"{path}, line {line_of(source, (name,))}: there is already an instrument"
-                    f" {name!r} in the catalogue; give yours another name"
+                    f"{path}: there is already an instrument {name!r} in the catalogue; give yours "
+                    "another name"
                 )
             entries[name] = entry
     return entries
@@ -82,59 +82,44 @@ def load_catalogue(extra: Sequence[Path] = ()) -> Catalogue:
 def parse(source: str, file: str) -> dict[str, Entry]:
     """The entries of one catalogue document; `file` is for messages.
 
-    Raises UsageError naming file, line and key.
+    Raises UsageError naming file and key.
     """
     try:
         document = tomllib.loads(source)
     except tomllib.TOMLDecodeError as ex:
-        raise UsageError(_syntax_message(str(ex), source, file)) from ex
-    return {name: _entry(name, raw, source, file) for name, raw in document.items()}
+        raise UsageError(f"{file}: {ex}") from ex
+    return {name: _entry(name, raw, file) for name, raw in document.items()}
 
 
-def _syntax_message(message: str, source: str, file: str) -> str:
-    at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
-    if at is None:
-        return f"{file}: {message}"
-    line = int(at[1]) if at[1] else len(source.splitlines())
-    lines = source.splitlines()
-    shown = f": {lines[line - 1].strip()}" if 0 < line <= len(lines) else ""
-    return f"{file}, line {line}: {message[: at.start()]}{shown}"
-
-
-def _entry(name: str, raw: Any, source: str, file: str) -> Entry:
+def _entry(name: str, raw: Any, file: str) -> Entry:
     if not isinstance(raw, dict):
-        line = line_of(source, (name,))
-        raise UsageError(f"{file}, line {line}: {name!r} must be a table, [{name}]")
+        raise UsageError(f"{file}: {name!r} must be a table, [{name}]")
     if "name" in raw:
-        line = line_of(source, (name, "name"))
-        raise UsageError(f"{file}, line {line}: unknown key 'name'; the name is [{name}] itself")
+        raise UsageError(f"{file}: unknown key 'name'; the name is [{name}] itself")
     try:
         return Entry.model_validate({**raw, "name": name})
     except ValidationError as ex:
-        # A misspelt key is both unknown and missing; the first says more.
-        errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-        error = errors[0]
-        raise UsageError(_invalid_message(name, dict(error), source, file)) from ex
+        raise UsageError(f"{file}: {first_fault(ex, lambda _: _KNOWN_KEYS, name)}") from ex
 
 
-def _invalid_message(name: str, error: dict[str, Any], source: str, file: str) -> str:
-    """One sentence for the first thing pydantic found wrong."""
-    inside = tuple(part for part in error["loc"] if part != "[key]")
-    keys = [str(part) for part in inside if part not in ("flag rule", "sql rule")]
-    dotted = ".".join([name, *keys])
-    reason = str(error.get("ctx", {}).get("error", error["msg"])).removeprefix("Value error, ")
-    line = line_of(source, (name, *inside, *_quoted_settings(reason)))
-    where = f"{file}, line {line}: "
+def first_fault(
+    ex: ValidationError, keys_at: Callable[[tuple[str | int, ...]], Sequence[str]], *table: str
+) -> str:
+    """One sentence for what pydantic found wrong in a file.
+
+    keys_at: the keys that a table of the file takes. table: the one that was validated. Tables of
+    one name are numbered from 1.
+    """
+    # A misspelt key is both unknown and missing; the first says more.
+    errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+    error: dict[str, Any] = dict(errors[0])
+    location = tuple(part for part in error["loc"] if part not in _ADDED)
+    keys = [*table, *(str(part + 1 if isinstance(part, int) else part) for part in location)]
     if error["type"] == "extra_forbidden":
-        return f"{where}unknown key {keys[-1]!r} in {'.'.join([name, *keys[:-1]])}" + near(
-            keys[-1], _KNOWN_KEYS
-        )
+        inside = f" in {'.'.join(keys[:-1])}" if keys[1:] else ""
+        return f"unknown key {keys[-1]!r}{inside}{near(keys[-1], keys_at(location[:-1]))}"
+    dotted = ".".join(keys)
     if error["type"] == "missing":
-        return f"{where}{dotted} is missing"
-    return f"{where}{dotted}: {reason[:1].lower()}{reason[1:]}"
-
-
-def _quoted_settings(reason: str) -> tuple[str, ...]:
-    """The key a settings validator complained about, which is not in pydantic's location."""
-    quoted = re.match(r"'([^']+)' is not the name|([\w.]+) cannot be part|([\w.]+): ", reason)
-    return tuple(part for part in quoted.groups() if part) if quoted else ()
+        return f"{dotted} is missing"
+    reason = str(error.get("ctx", {}).get("error", error["msg"])).removeprefix("Value error, ")
+    return f"{dotted}: {reason[:1].lower()}{reason[1:]}"

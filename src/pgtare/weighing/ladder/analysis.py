@@ -11,6 +11,7 @@ import numpy as np
 
 import pgtare
 from pgtare.estimate.inference import holm
+from pgtare.kit import numbers
 from pgtare.weighing.ladder import caveats, evidence, wording
 from pgtare.weighing.ladder.blocks import FEWEST, Blocks, an, too_many_dropped
 from pgtare.weighing.ladder.compare import compare, known, not_counted
@@ -131,7 +132,7 @@ def _workload(
         dropped=tuple(dropped),
         caveats=(
             *(
-                f"in {wording.count(n, words.round)} every {words.part} had {an(what)}"
+                f"in {numbers.counted(n, words.round)} every {words.part} had {an(what)}"
                 for what, n in found.shared.items()
             ),
             *caveats.dropped_by(dropped, found.dropped_by, words.block),

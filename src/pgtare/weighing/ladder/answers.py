@@ -9,8 +9,6 @@ from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
 from pgtare.weighing.ladder.study_sections import AGAIN
 from pgtare.weighing.ladder.wording import (
     METRICS,
-    block,
-    count,
     figure,
     interval,
     level_interval,
@@ -39,9 +37,8 @@ def found(result: LadderResult) -> list[tuple[str, str]]:
                     answers.append((verdict, _sentence(result, workload, c)))
     open_ones = [c for w in result.workloads for c in w.compared if c.verdict == "inconclusive"]
     if open_ones:
-        nouns = {
-            block(w) for w in result.workloads for c in w.compared if c.verdict == "inconclusive"
-        }
+        names = {c.workload for c in open_ones}
+        nouns = {w.words.block for w in result.workloads if w.name in names}
         unit = " or ".join(f"{noun}s" for noun in sorted(nouns))
         needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
         how = ""
@@ -124,7 +121,8 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     return (
         f"{where}: {c.arm} {differs} {c.base}: {what} {size} {sign}, "
         f"{level_interval(result.alpha)} {interval(c.effect)}, p = {p_text(c.p)}, "
-        f"{p_text(c.p_adjusted)} after correction for {count(result.family, 'comparison')}."
+        f"{p_text(c.p_adjusted)} after correction for "
+        f"{numbers.counted(result.family, 'comparison')}."
     )
 
 

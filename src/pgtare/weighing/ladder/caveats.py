@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pgtare.estimate.study.attainable import rounds_for_level
+from pgtare.kit.numbers import counted
 from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Dropped
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
-from pgtare.weighing.ladder.wording import block, count
 
 
 def of_runs(result: LadderResult) -> list[str]:
@@ -23,7 +23,7 @@ def of_runs(result: LadderResult) -> list[str]:
             reasons = "; ".join(dropped.reasons[:3])
             more = len(dropped.reasons) - 3
             tail = f"; and {more} more" if more > 0 else ""
-            which = f"{workload.name}, {block(workload)} {dropped.round}"
+            which = f"{workload.name}, {workload.words.block} {dropped.round}"
             lines.append(f"{which} was dropped: {reasons}{tail}.")
         lines += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
         if workload.floor is not None:
@@ -35,7 +35,7 @@ def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
     """What the floor says: how wide no difference at all is, and no more than that."""
     width = floor.effect.half_width_pct
     if width is None:
-        few = count(floor.rounds, block(workload))
+        few = counted(floor.rounds, workload.words.block)
         text = f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
         return text + _for_an_interval(result, workload, floor.rounds)
     text = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
@@ -50,7 +50,7 @@ def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
 
 def _for_an_interval(result: LadderResult, workload: OnWorkload, blocks: int) -> str:
     """Why intervals are endless, and what the study file must say for them to be not."""
-    needed, noun = rounds_for_level(result.alpha, 1), f"{block(workload)}s"
+    needed, noun = rounds_for_level(result.alpha, 1), f"{workload.words.block}s"
     if blocks >= needed or result.state == "closed":
         return ""
     text = (
@@ -71,14 +71,14 @@ def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> 
     machine = sum(not block.variants for block in dropped)
     failures = [f"{name} in {n}" for name, n in by.items()]
     failures += [f"the machine under all of them in {machine}"] if machine else []
-    return [f"{count(len(dropped), f'{noun}')} dropped; what did not pass: {', '.join(failures)}"]
+    return [f"{counted(len(dropped), noun)} dropped; what did not pass: {', '.join(failures)}"]
 
 
 def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> list[str]:
     """An example of each variant's waits that were not as stated."""
     return [
-        f"the waits of {name} were not as stated in {count(len(seen), noun)} ({seen[0][0]}), which "
-        "count all the same: a variant that counts no waits could not be held against it"
+        f"the waits of {name} were not as stated in {counted(len(seen), noun)} ({seen[0][0]}), "
+        "which count all the same: a variant that counts no waits could not be held against it"
         for name, seen in by_variant.items()
     ]
 
@@ -86,7 +86,7 @@ def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> l
 def behind(by_variant: Mapping[str, Sequence[str]], noun: str) -> list[str]:
     """Which variants could not keep up with an open load, each with an example."""
     return [
-        f"{name} could not keep up with the load in {count(len(seen), noun)} (it did {seen[0]}): "
+        f"{name} could not keep up with the load in {counted(len(seen), noun)} (it did {seen[0]}): "
         "its latency is that of a queue that grows; a lower load shows what a transaction pays"
         for name, seen in by_variant.items()
     ]
@@ -111,16 +111,16 @@ def not_shown(result: LadderResult) -> list[str]:
 
 def _rare(result: LadderResult) -> list[str]:
     """What may befall some blocks though it befell none: a bound by the fewest that count."""
-    counted = [w for w in result.workloads if any(c.rounds for c in w.compared)]
-    if not counted:
+    shown = [w for w in result.workloads if any(c.rounds for c in w.compared)]
+    if not shown:
         return []
-    fewest = min(counted, key=lambda w: w.rounds_kept)
+    fewest = min(shown, key=lambda w: w.rounds_kept)
     bound = 1 - 0.05 ** (1 / max(fewest.rounds_kept, 1))
-    noun = block(fewest)
+    noun = fewest.words.block
     return [
         f"Intervals and equivalence are of what a variant does in every {noun} alike. A cost that "
         f"strikes now and then may be in none of them: what happened in 0 of "
-        f"{count(fewest.rounds_kept, noun)} may happen in up to {100 * bound:.0f} % of {noun}s "
+        f"{counted(fewest.rounds_kept, noun)} may happen in up to {100 * bound:.0f} % of {noun}s "
         "(95 %), however equivalent the variants were in these."
     ]
 

@@ -24,7 +24,7 @@ def _effects(result: LadderResult) -> Chart | None:
     shown = [
         (workload, c, c is workload.floor)
         for workload in result.workloads
-        for c in [*workload.compared, *([workload.floor] if workload.floor else [])]
+        for c in workload.with_floor
         if c.effect.pct is not None
     ]
     if not shown:
@@ -101,7 +101,7 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
         return None
     base = result.floor
     names = [name for name in workload.by_round[0] if name != base]
-    noun = wording.block(workload)
+    noun = workload.words.block
     order = [r.variant for r in workload.rungs if r.variant in names]
     layout = plots.frame(340)
     layout["xaxis"] |= {

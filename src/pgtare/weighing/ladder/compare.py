@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,20 +29,31 @@ def compare(
     seed: int,
 ) -> Compared:
     """The comparison of an arm with its base; its verdict waits for the family's correction."""
-    analysis = study.analysis
-    d = differences(blocks, arm, base, workload.metric)
-    found = estimated(
-        study,
-        blocks,
-        arm,
-        base,
-        workload.metric,
-        seed,
-        family=study.family,
-        peeked=peeked,
-        planned=study.blocks_planned(workload),
-    )
-    centre = _mean(blocks, arm, base, workload.metric)
+    analysis, planned = study.analysis, study.blocks_planned(workload)
+    pairs = {m: _pairs(blocks, arm, base, m) for m in (workload.metric, *workload.also)}
+
+    def estimated(metric: Metric, family: int = 1) -> estimate.Paired:
+        return estimate.paired(
+            _log_ratios(pairs[metric]),
+            margin=analysis.margin,
+            family=family,
+            alpha=analysis.alpha,
+            seed=seed,
+            peeked=peeked,
+            planned=planned,
+        )
+
+    def other(metric: Metric) -> OtherMetric:
+        found = estimated(metric)
+        return OtherMetric(
+            metric=metric,
+            unit=UNITS[metric],
+            effect=_effect(found),
+            absolute=_absolute(found, pairs[metric]),
+            p=known(found.p),
+        )
+
+    found = estimated(workload.metric, study.family)
     return Compared(
         workload=workload.name,
         arm=arm,
@@ -51,7 +63,7 @@ def compare(
         rounds=found.n,
         effect=_effect(found),
         se_pct=known(100 * found.se),
-        absolute=centre * math.expm1(found.mean),
+        absolute=_absolute(found, pairs[workload.metric]),
         p=known(found.p),
         p_adjusted=None,
         p_equivalence=known(found.p_equivalence),
@@ -76,34 +88,8 @@ def compare(
         derivation=wording.derivation(
             found, peeked=peeked, noun=study.played_by(workload).words.block
         ),
-        round_pct=tuple(pct(float(x)) for x in d),
-        other_metrics=tuple(
-            _other_metric(
-                study, blocks, arm, base, metric, peeked, seed, study.blocks_planned(workload)
-            )
-            for metric in workload.also
-            if len(differences(blocks, arm, base, metric)) >= 2
-        ),
-    )
-
-
-def _other_metric(
-    study: Study,
-    blocks: Blocks,
-    arm: str,
-    base: str,
-    metric: Metric,
-    peeked: bool,
-    seed: int,
-    planned: int,
-) -> OtherMetric:
-    found = estimated(study, blocks, arm, base, metric, seed, peeked=peeked, planned=planned)
-    return OtherMetric(
-        metric=metric,
-        unit=UNITS[metric],
-        effect=_effect(found),
-        absolute=_mean(blocks, arm, base, metric) * math.expm1(found.mean),
-        p=known(found.p),
+        round_pct=tuple(pct(float(x)) for x in _log_ratios(pairs[workload.metric])),
+        other_metrics=tuple(other(m) for m in workload.also if len(pairs[m]) >= 2),
     )
 
 
@@ -131,38 +117,8 @@ def not_counted(study: Study, workload: Workload, arm: str, base: str) -> Compar
     )
 
 
-def estimated(
-    study: Study,
-    blocks: Blocks,
-    arm: str,
-    base: str,
-    metric: str,
-    seed: int,
-    *,
-    planned: int = 0,
-    family: int = 1,
-    peeked: bool = False,
-) -> estimate.Paired:
-    """A comparison by its blocks."""
-    return estimate.paired(
-        differences(blocks, arm, base, metric),
-        margin=study.analysis.margin,
-        family=family,
-        alpha=study.analysis.alpha,
-        seed=seed,
-        peeked=peeked,
-        planned=planned,
-    )
-
-
-def differences(blocks: Blocks, arm: str, base: str, metric: str) -> Floats:
-    """Log-ratios of arm to base by block, of blocks that have the metric in both."""
-    return np.array(
-        [math.log(of_arm / of_base) for of_arm, of_base in _pairs(blocks, arm, base, metric)]
-    )
-
-
 def _pairs(blocks: Blocks, arm: str, base: str, metric: str) -> list[tuple[float, float]]:
+    """The metric of arm and base by block, of blocks that have it in both."""
     pairs = (
         (block[arm].metrics.get(metric, 0.0), block[base].metrics.get(metric, 0.0))
         for _, block in sorted(blocks.items())
@@ -170,16 +126,20 @@ def _pairs(blocks: Blocks, arm: str, base: str, metric: str) -> list[tuple[float
     return [pair for pair in pairs if min(pair) > 0]
 
 
+def _log_ratios(pairs: Sequence[tuple[float, float]]) -> Floats:
+    return np.array([math.log(of_arm / of_base) for of_arm, of_base in pairs])
+
+
+def _absolute(found: estimate.Paired, pairs: Sequence[tuple[float, float]]) -> float:
+    """The difference in the metric's unit, at the base's geometric mean."""
+    centre = float(np.exp(np.mean(np.log([of_base for _, of_base in pairs]))))
+    return centre * math.expm1(found.mean)
+
+
 def _effect(found: estimate.Paired) -> Effect:
     return Effect(
         pct=known(pct(found.mean)), lo_pct=known(pct(found.lo)), hi_pct=known(pct(found.hi))
     )
-
-
-def _mean(blocks: Blocks, arm: str, base: str, metric: str) -> float:
-    """The base's geometric mean over the blocks of `differences`."""
-    values = [of_base for _, of_base in _pairs(blocks, arm, base, metric)]
-    return float(np.exp(np.mean(np.log(values))))
 
 
 def pct(log_ratio: float) -> float:

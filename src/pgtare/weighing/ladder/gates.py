@@ -5,11 +5,8 @@ Their limits are keys of a study file (study_sections.Gates); kit.machine measur
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 from pgtare.kit.machine import Usage
-from pgtare.kit.window import ProcessorShares, Window
+from pgtare.kit.window import ProcessorShares
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.study_sections import Gates
 
@@ -29,13 +26,8 @@ def disturbed(steal: float, other: float, bounds: Gates) -> list[str]:
     return reasons
 
 
-def judge(window: Window[Any], bounds: Gates) -> list[str]:
-    """The gates that a run did not pass, in words."""
-    return judge_usage(window.before, window.after, window.shares, bounds)
-
-
-def judge_usage(before: Usage, after: Usage, shares: ProcessorShares, bounds: Gates) -> list[str]:
-    """Likewise, from the readings of the machine at both ends of the run."""
+def judge(before: Usage, after: Usage, shares: ProcessorShares, bounds: Gates) -> list[str]:
+    """The gates that a run did not pass, in words. before, after: the machine at both its ends."""
     reasons = disturbed(shares.steal, shares.other, bounds)
     if after.swapped_pages > before.swapped_pages:
         reasons.append(f"{after.swapped_pages - before.swapped_pages} pages were swapped")
@@ -46,8 +38,3 @@ def judge_usage(before: Usage, after: Usage, shares: ProcessorShares, bounds: Ga
     if abs(step) > bounds.clock_step_ms / 1000 + _SLEW * seconds:
         reasons.append(f"the clock stepped by {1000 * step:+.0f} ms")
     return reasons
-
-
-def machine_shares(window: Window[Any]) -> dict[str, float]:
-    """What had the processors, for the record of a run: shares from 0 to 1."""
-    return dataclasses.asdict(window.shares)

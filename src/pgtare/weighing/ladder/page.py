@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from pgtare.kit import files, page_frame
+from pgtare.kit import files, numbers, page_frame
 from pgtare.weighing.ladder import answers, caveats, tables, wording
 from pgtare.weighing.ladder.charts import charts
 from pgtare.weighing.ladder.progress import span
@@ -26,7 +26,7 @@ def page(result: LadderResult) -> str:
         "ladder.html.j2",
         drawn,
         title=result.title,
-        subtitle=f"{wording.count(len(result.workloads), 'workload')}, {result.runs_done} of "
+        subtitle=f"{numbers.counted(len(result.workloads), 'workload')}, {result.runs_done} of "
         f"{result.runs_planned} runs in {span(result.spent_s)}, seed {result.seed}",
         about=result.about,
         answers=answers.found(result),
@@ -63,7 +63,7 @@ def _workload(workload: OnWorkload, result: LadderResult) -> dict[str, Any]:
     return {
         "name": workload.name,
         "title": wording.heading(workload),
-        "what": f"{wording.METRICS[workload.metric]}, {wording.count(workload.clients, 'client')}"
+        "what": f"{wording.METRICS[workload.metric]}, {numbers.counted(workload.clients, 'client')}"
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
         + f"; {wording.blocks(workload)} count, in {span(workload.spent_s)}",
         "why_not": workload.why_not,
@@ -79,9 +79,7 @@ def _workload(workload: OnWorkload, result: LadderResult) -> dict[str, Any]:
             if body
         ],
         "derivations": [
-            (f"{c.arm} − {c.base}", c.derivation)
-            for c in [*workload.compared, *([workload.floor] if workload.floor else [])]
-            if c.derivation
+            (f"{c.arm} − {c.base}", c.derivation) for c in workload.with_floor if c.derivation
         ],
     }
 

@@ -135,6 +135,11 @@ class OnWorkload(Model):
     )
 
     @property
+    def with_floor(self) -> tuple[Compared, ...]:
+        """Its comparisons, the floor last."""
+        return (*self.compared, *([self.floor] if self.floor else []))
+
+    @property
     def words(self) -> Words:
         """How to speak of its protocol."""
         return PROTOCOLS[self.protocol].words

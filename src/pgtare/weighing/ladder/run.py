@@ -12,6 +12,7 @@ import psycopg
 from rich.console import Console
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit.numbers import counted
 from pgtare.postgres.own_session import first_line
 from pgtare.weighing.ladder import (
     analysis,
@@ -33,7 +34,6 @@ from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Variant, Workload
 from pgtare.weighing.ladder.study_servers import Bench
-from pgtare.weighing.ladder.wording import count
 
 ASKING = "asking the servers about the study's settings"
 #: This many runs in a row that could not be made at all end the study: something is broken.
@@ -130,7 +130,7 @@ def result(planned: StudyPlan) -> LadderResult:
 def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run]) -> str:
     seconds = planned.seconds(steps)
     if runs:
-        return f"{count(len(runs), 'run')} kept, {len(steps)} left: about {span(seconds)}"
+        return f"{counted(len(runs), 'run')} kept, {len(steps)} left: about {span(seconds)}"
     study = planned.study
     layouts = []
     for protocol in PROTOCOLS.values():
@@ -141,7 +141,7 @@ def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run
             layouts.append(whose + protocol.layout(study))
     whole = f" (the whole study: {span(full_seconds(planned))})" if planned.facts.quick else ""
     return (
-        f"{len(steps)} runs: {count(len(names(study)), 'workload')}, {'; '.join(layouts)}, and a "
+        f"{len(steps)} runs: {counted(len(names(study)), 'workload')}, {'; '.join(layouts)}, and a "
         f"proof of each workload's waits; this takes about {span(seconds)}{whole}; seed "
         f"{planned.facts.seed}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from pgtare.kit.numbers import counted
 from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds
 from pgtare.weighing.ladder.progress import span
@@ -12,7 +13,7 @@ from pgtare.weighing.ladder.protocol import proof_id
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.run import skipped_workloads
 from pgtare.weighing.ladder.study_servers import Bench
-from pgtare.weighing.ladder.wording import METRICS, count
+from pgtare.weighing.ladder.wording import METRICS
 
 
 def show(planned: StudyPlan, console: Console) -> None:
@@ -71,14 +72,14 @@ def dry_run(planned: StudyPlan) -> list[str]:
         steps = [step for step in planned.steps if step.workload == workload.name]
         compared = [f"{c.arm} against {c.base}" for c in study.compared(workload)]
         lines.append(
-            f"{f'{workload.name} {workload.title}'.strip()}: {count(len(steps), 'run')} by "
+            f"{f'{workload.name} {workload.title}'.strip()}: {counted(len(steps), 'run')} by "
             f"{study.played_by(workload).words.name}, "
             f"{span(planned.seconds(steps))}; tested: {METRICS[workload.metric]}; "
             + ", ".join(compared)
         )
     lines.append(
         f"{len(planned.steps)} runs, about {span(planned.seconds(planned.steps))}; Holm over "
-        f"{count(study.family, 'comparison')} at α = {study.analysis.alpha:g}; "
+        f"{counted(study.family, 'comparison')} at α = {study.analysis.alpha:g}; "
         f"seed {planned.facts.seed}"
     )
     if planned.facts.quick:

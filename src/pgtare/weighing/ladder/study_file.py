@@ -1,26 +1,24 @@
-"""Reads a study file and checks it: every error names its file, line and key."""
+"""Reads a study file and checks it: every error names its file and key."""
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
 from pgtare.errors import UsageError
 from pgtare.estimate.study.attainable import attainable_p, rounds_for_level
 from pgtare.postgres.load.spec import cores as usable_cores
-from pgtare.weighing.instruments.catalogue import near
-from pgtare.weighing.instruments.toml_lines import line_of
+from pgtare.weighing.instruments.catalogue import first_fault, near
 from pgtare.weighing.ladder.field_types import CORES
 from pgtare.weighing.ladder.study import Study
 
 
 def read(path: Path) -> tuple[Study, str]:
-    """A study and its text. Raises UsageError naming file, line and key for what is wrong."""
+    """A study and its text. Raises UsageError naming file and key for what is wrong."""
     try:
         source = path.read_text(encoding="utf-8")
     except OSError as ex:
@@ -36,15 +34,13 @@ def parse(source: str, file: str, cores: int | None = None) -> Study:
     try:
         document = tomllib.loads(source)
     except tomllib.TOMLDecodeError as ex:
-        raise UsageError(_syntax(str(ex), source, file)) from ex
+        raise UsageError(f"{file}: {ex}") from ex
     try:
         study = Study.model_validate(document, context={CORES: cores})
     except ValidationError as ex:
-        # A misspelt key is both unknown and missing; the first says more.
-        errors = sorted(ex.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-        raise UsageError(_message(dict(errors[0]), source, file)) from ex
-    _check_names(study, source, file)
-    _check_protocols(study, source, file, cores)
+        raise UsageError(f"{file}: {first_fault(ex, _keys_at)}") from ex
+    _check_names(study, file)
+    _check_protocols(study, file, cores)
     return study
 
 
@@ -75,29 +71,6 @@ def check_rounds(study: Study, *, quick: bool) -> str | None:
     raise UsageError(f"{sentence}: set {keys} = {needed} or more, or declare fewer comparisons")
 
 
-def _syntax(message: str, source: str, file: str) -> str:
-    """What tomllib found wrong, with the place in front."""
-    problem, _, where = message.partition(" (at ")
-    found = re.match(r"line (\d+)", where)
-    line = int(found[1]) if found else max(len(source.splitlines()), 1)
-    return f"{file}, line {line}: {problem[:1].lower()}{problem[1:]}"
-
-
-def _message(error: dict[str, Any], source: str, file: str) -> str:
-    """One sentence for what pydantic found wrong."""
-    location = tuple(part for part in error["loc"] if part not in ("str", "tuple", "[key]"))
-    dotted = ".".join(str(part) for part in location if not isinstance(part, int))
-    where = f"{file}, line {line_of(source, location)}: "
-    if error["type"] == "extra_forbidden":
-        key = str(location[-1])
-        inside = f" in {dotted.rpartition('.')[0]}" if "." in dotted else ""
-        return f"{where}unknown key {key!r}{inside}{near(key, _keys_at(location[:-1]))}"
-    if error["type"] == "missing":
-        return f"{where}{dotted} is missing"
-    reason = str(error.get("ctx", {}).get("error", error["msg"])).removeprefix("Value error, ")
-    return f"{where}{dotted}: {reason[:1].lower()}{reason[1:]}"
-
-
 def _keys_at(section: tuple[str | int, ...]) -> list[str]:
     """The keys that a section of a study file takes."""
     models: list[type[BaseModel]] = [Study]
@@ -115,59 +88,52 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
         yield from _models(part)
 
 
-def _check_names(study: Study, source: str, file: str) -> None:
-    def refuse(location: tuple[str | int, ...], reason: str) -> None:
-        raise UsageError(f"{file}, line {line_of(source, location)}: {reason}")
+def _check_names(study: Study, file: str) -> None:
+    def refuse(reason: str) -> None:
+        raise UsageError(f"{file}: {reason}")
 
     variants = [v.name for v in study.variant]
     workloads = [w.name for w in study.workload]
     for kind, names in (("variant", variants), ("workload", workloads)):
         for i, name in enumerate(names):
             if name in names[:i]:
-                refuse((kind, i, "name"), f"there is already a {kind} {name!r}")
-    for i, variant in enumerate(study.variant):
+                refuse(f"there is already a {kind} {name!r}")
+    for variant in study.variant:
         if variant.server not in study.servers:
             refuse(
-                ("variant", i, "server"),
-                f"variant {variant.name} names the server {variant.server!r}, which "
-                f"[servers] lacks{near(variant.server, study.servers)}",
+                f"variant {variant.name} names the server {variant.server!r}, which [servers] "
+                f"lacks{near(variant.server, study.servers)}"
             )
     if study.analysis.floor not in variants:
         refuse(
-            ("analysis", "floor"),
             f"the floor names the variant {study.analysis.floor!r}, which is absent"
-            f"{near(study.analysis.floor, variants)}",
+            f"{near(study.analysis.floor, variants)}"
         )
-    for i, comparison in enumerate(study.comparison):
-        for key in ("arm", "base"):
-            name = getattr(comparison, key)
+    for comparison in study.comparison:
+        for name in (comparison.arm, comparison.base):
             if name not in variants:
                 refuse(
-                    ("comparison", i, key),
                     f"a comparison names the variant {name!r}, which is absent"
-                    f"{near(name, variants)}",
+                    f"{near(name, variants)}"
                 )
         if comparison.arm == comparison.base:
-            refuse(("comparison", i, "arm"), f"{comparison.arm} is compared with itself")
+            refuse(f"{comparison.arm} is compared with itself")
         for name in comparison.workloads or ():
             if name not in workloads:
                 refuse(
-                    ("comparison", i, "workloads"),
                     f"a comparison names the workload {name!r}, which is absent"
-                    f"{near(name, workloads)}",
+                    f"{near(name, workloads)}"
                 )
     for name in study.quick.workloads or ():
         if name not in workloads:
-            refuse(("quick", "workloads"), f"quick names the workload {name!r}, which is absent")
+            refuse(f"quick names the workload {name!r}, which is absent")
 
 
-def _check_protocols(study: Study, source: str, file: str, cores: int) -> None:
+def _check_protocols(study: Study, file: str, cores: int) -> None:
     """Raise UsageError for a protocol that cannot play its workload."""
-    for i, workload in enumerate(study.workload):
+    for workload in study.workload:
         protocol = study.played_by(workload)
         if why := protocol.why_not(study, workload, cores):
-            key = "name" if workload.protocol is None else "protocol"
             raise UsageError(
-                f"{file}, line {line_of(source, ('workload', i, key))}: {workload.name} cannot be "
-                f"played by {protocol.words.name}, as {why}"
+                f"{file}: {workload.name} cannot be played by {protocol.words.name}, as {why}"
             )

@@ -42,7 +42,7 @@ def rows(workload: OnWorkload) -> list[Row]:
     """The comparisons of a workload, the floor last; none of one whose figures do not count."""
     if workload.why_not:
         return []
-    found = [_row(c, wording.block(workload)) for c in workload.compared]
+    found = [_row(c, workload.words.block) for c in workload.compared]
     return [*found, _floor(workload.floor)] if workload.floor else found
 
 
@@ -130,21 +130,18 @@ def other_metrics(workload: OnWorkload, alpha: float) -> tuple[list[str], list[l
         "in its unit",
         "p, unadjusted",
     ]
-    body = []
-    for c in [*workload.compared, *([workload.floor] if workload.floor else [])]:
-        for b in c.other_metrics:
-            size = abs(b.absolute or 0.0)
-            places = 0 if size >= 100 else 1 if size >= 10 else 2
-            body.append(
-                [
-                    f"{c.arm} − {c.base}",
-                    wording.METRICS[b.metric],
-                    wording.pct(b.effect.pct),
-                    wording.interval(b.effect),
-                    f"{numbers.signed(b.absolute, places)} {b.unit}",
-                    wording.p_text(b.p),
-                ]
-            )
+    body = [
+        [
+            f"{c.arm} − {c.base}",
+            wording.METRICS[b.metric],
+            wording.pct(b.effect.pct),
+            wording.interval(b.effect),
+            wording.absolute(b),
+            wording.p_text(b.p),
+        ]
+        for c in workload.with_floor
+        for b in c.other_metrics
+    ]
     return head, body
 
 

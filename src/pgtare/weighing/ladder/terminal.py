@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pgtare.kit import numbers
 from pgtare.weighing import verdict_names
 from pgtare.weighing.ladder import answers, caveats, tables, wording
 from pgtare.weighing.ladder.progress import span
@@ -33,7 +34,7 @@ def render(result: LadderResult, console: Console) -> None:
     _line(
         console,
         f"{result.runs_done} of {result.runs_planned} runs in {span(result.spent_s)}, Holm over "
-        f"{wording.count(result.family, 'comparison')}, margin ±{result.margin_pct:g} %, "
+        f"{numbers.counted(result.family, 'comparison')}, margin ±{result.margin_pct:g} %, "
         f"seed {result.seed}",
         "dim",
     )

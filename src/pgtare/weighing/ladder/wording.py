@@ -8,7 +8,7 @@ from pgtare.estimate.study import rounds as estimate
 from pgtare.estimate.study.attainable import DRAWS
 from pgtare.kit import numbers
 from pgtare.weighing.ladder.field_types import percent
-from pgtare.weighing.ladder.result import Compared, Effect, OnWorkload
+from pgtare.weighing.ladder.result import Compared, Effect, OnWorkload, OtherMetric
 from pgtare.weighing.ladder.study_sections import Expected
 
 METRICS = {
@@ -38,11 +38,6 @@ def heading(workload: OnWorkload) -> str:
 def blocks(workload: OnWorkload) -> str:
     """How many rounds, or a duet's sets, count, and by which protocol they were played."""
     return f"{workload.rounds_kept} of {workload.rounds_planned} {workload.words.blocks}"
-
-
-def block(workload: OnWorkload) -> str:
-    """What counts as one: a round, a duet's set of rounds."""
-    return workload.words.block
 
 
 def p_text(p: float | None) -> str:
@@ -79,7 +74,7 @@ def interval(effect: Effect, places: int = 2) -> str:
     return f"[{left}, {right}]"
 
 
-def absolute(compared: Compared) -> str:
+def absolute(compared: Compared | OtherMetric) -> str:
     """The difference in the metric's own unit."""
     if compared.absolute is None:
         return numbers.NONE
@@ -144,8 +139,3 @@ def figure(value: float | None) -> str:
     if value is None:
         return numbers.NONE
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.1f}"
-
-
-def count(n: int, noun: str) -> str:
-    """1 client, 2 clients."""
-    return f"{numbers.count(n)} {noun}" if n == 1 else f"{numbers.count(n)} {noun}s"

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,15 +56,15 @@ class OutsideRecording:
     latest of these errors, which may quote rows of the tables, and so is in no result.
     """
 
-    rows: npt.NDArray[Any]
-    duration_s: float
-    stopped_by: StoppedBy
+    rows: npt.NDArray[Any] = field(default_factory=bursts.empty)
+    duration_s: float = 0.0
+    stopped_by: StoppedBy = "time"
     trouble: str = ""
     failed_blocks: int = 0
     blocks: int = 0
     busy_s: float = 0.0  # of the server
     transactions: int = 0  # that count
-    failed_arms: Sequence[int] = ()
+    failed_arms: list[int] = field(default_factory=list)
     error: str = ""
 
 
@@ -128,29 +128,18 @@ def record(
     block; the trial ends if it says False.
     """
     state = _State(loops, controls, began=time.monotonic(), advance=advance)
-    stopped_by: StoppedBy = "time"
-    trouble = ""
+    got = state.got
     try:
-        stopped_by = _until_end(state, seconds, look, tick)
+        got.stopped_by = _until_end(state, seconds, look, tick)
     except KeyboardInterrupt:
-        stopped_by = "interrupt"
+        got.stopped_by = "interrupt"
     except (_Harm, MeasurementError, UsageError) as ex:
-        stopped_by, trouble = "server", str(ex)
+        got.stopped_by, got.trouble = "server", str(ex)
     except psycopg.Error as ex:
-        stopped_by, trouble = "server", first_line(ex)
+        got.stopped_by, got.trouble = "server", first_line(ex)
     signals.let_finish()
-    return OutsideRecording(
-        state.rows(),
-        time.monotonic() - state.began,
-        stopped_by,
-        trouble,
-        state.failed,
-        state.blocks,
-        state.busy_s,
-        state.transactions,
-        state.failed_arms,
-        state.error,
-    )
+    got.rows, got.duration_s = state.rows(), time.monotonic() - state.began
+    return got
 
 
 class _Harm(Exception):
@@ -168,12 +157,7 @@ class _State:
     took_s: dict[str, deque[float]] = field(default_factory=dict)  # by server
     first_s: dict[str, float] = field(default_factory=dict)
     first_lag_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by server, process
-    failed: int = 0
-    failed_arms: list[int] = field(default_factory=list)
-    error: str = ""
-    blocks: int = 0
-    busy_s: float = 0.0
-    transactions: int = 0
+    got: OutsideRecording = field(default_factory=OutsideRecording)
 
     def rows(self) -> npt.NDArray[Any]:
         if len(self.parts) > 1:
@@ -182,15 +166,15 @@ class _State:
 
     def add(self, block: RunBlock, loop: int) -> None:
         """Count a block. Raises _Harm."""
-        self.blocks += 1
-        self.busy_s += block.busy_s
+        self.got.blocks += 1
+        self.got.busy_s += block.busy_s
         error = block.error or ("a transaction was left open" if self.loops.in_transaction else "")
         self.recent.append(bool(error))
         if error:
-            self.failed += 1
+            self.got.failed_blocks += 1
             if block.failed_arm is not None:
-                self.failed_arms.append(block.failed_arm)
-                self.error, error = error, f"SQLSTATE {block.sqlstate}"
+                self.got.failed_arms.append(block.failed_arm)
+                self.got.error, error = error, f"SQLSTATE {block.sqlstate}"
             self.loops.recover()
             if len(self.recent) == _RECENT and sum(self.recent) > MOST_ERRORS * _RECENT:
                 raise _Harm(
@@ -198,7 +182,7 @@ class _State:
                 )
             return
         self.parts.append(block.rows)
-        self.transactions += int(block.rows["transactions"].sum())
+        self.got.transactions += int(block.rows["transactions"].sum())
         if loop == BURST:
             for name, each_s in block.each_s.items():
                 took_s = self.took_s.setdefault(name, deque(maxlen=_RECENT))
@@ -227,7 +211,7 @@ class _State:
     def renew(self, seconds: float) -> None:
         """New sessions if it is time for them, and the rest after what they ran."""
         for block in self.loops.renew(seconds):
-            self.busy_s += block.busy_s
+            self.got.busy_s += block.busy_s
             time.sleep(_rest_s(block))
 
 
@@ -244,7 +228,7 @@ def _until_end(
         if now + latest_s[loop] / 2 >= seconds:
             return "time"
         if now >= next_tick:
-            tick(now, state.transactions)
+            tick(now, state.got.transactions)
             next_tick = now + _TICK_S
         if now >= next_health:
             state.check_replicas()

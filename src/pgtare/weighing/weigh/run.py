@@ -14,9 +14,10 @@ from rich.console import Console
 from pgtare.estimate.trial.analysis import live
 from pgtare.estimate.trial.observations import Observations, finished
 from pgtare.estimate.trial.results import Live
+from pgtare.kit.numbers import counted
 from pgtare.kit.window import Window
 from pgtare.postgres import own_session, pooler
-from pgtare.postgres.load import LoadSpec, PgbenchLoad, at_headroom, find_pgbench, find_saturation
+from pgtare.postgres.load import LoadSpec, PgbenchLoad, find_pgbench, find_saturation
 from pgtare.weighing import trials
 from pgtare.weighing.trials import ModuleInfo, Status, Trials
 from pgtare.weighing.weigh import plan as planning
@@ -116,7 +117,7 @@ class _Run:
                 plan = planning.make_plan(
                     conn, self.request, load.application_name if load else None
                 )
-                plan = _with_warnings(plan, found)
+                plan = dataclasses.replace(plan, warnings=(*plan.warnings, *found))
                 if load is None:
                     there = plan.sessions_there
                     self.stages.say(
@@ -137,7 +138,7 @@ class _Run:
         pgbench = find_pgbench(self.target.binaries)
         spec = self._with_headroom(spec)
         with PgbenchLoad(pgbench, self.target.dsn, spec) as load:
-            self.stages.say(f"warming up with {_name(spec)}, {_clients(spec.clients)}")
+            self.stages.say(f"warming up with {_name(spec)}, {counted(spec.clients, 'client')}")
             load.wait_ready()
             time.sleep(WARM_UP_S)
             load.check()
@@ -149,7 +150,7 @@ class _Run:
         self.stages.say("finding the saturation rate")
         saturation = find_saturation(find_pgbench(self.target.binaries), self.target.dsn, spec)
         self.saturation = saturation.describe()
-        return at_headroom(spec, saturation, self.request.headroom)
+        return dataclasses.replace(spec, rate=saturation.rate(self.request.headroom))
 
     def _measure(
         self, module: Trials, info: ModuleInfo, plan: WeighPlan, load: PgbenchLoad | None
@@ -212,10 +213,6 @@ def _name(spec: LoadSpec) -> str:
     return ", ".join(s.path.name for s in spec.scripts) if spec.scripts else spec.builtin
 
 
-def _clients(n: int) -> str:
-    return "1 client" if n == 1 else f"{n} clients"
-
-
 def _previous_trial(status: Status) -> list[str]:
     if status.end_reason in ("owner gone", "lease expired"):
         return [
@@ -234,7 +231,3 @@ def _waiting(run_delay_ns: tuple[int, int]) -> tuple[str, ...]:
         "in which they could have run: what of that falls between a request and its answer is in "
         "a cost; read the CPU column too.",
     )
-
-
-def _with_warnings(plan: WeighPlan, more: list[str]) -> WeighPlan:
-    return dataclasses.replace(plan, warnings=(*plan.warnings, *more))

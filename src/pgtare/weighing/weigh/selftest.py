@@ -186,7 +186,7 @@ def _effect_checks(recorded: tuple[Design, Observations]) -> list[Check]:
         checks.append(
             Check(
                 f"delay of {arm.name}" if truth else f"control against base ({len(data):,})",
-                _shown(Interval(estimate=effect.estimate, lo=lo, hi=hi)),
+                numbers.with_bounds(Interval(estimate=effect.estimate, lo=lo, hi=hi), "µs"),
                 f"{truth:g} µs" + (f" to {truth + slack:g} µs" if slack else ""),
                 lo <= truth + slack and truth <= hi,
             )
@@ -197,10 +197,6 @@ def _effect_checks(recorded: tuple[Design, Observations]) -> list[Check]:
 def _wider(e: Estimate) -> tuple[float, float]:
     half = (e.hi - e.lo) / 2 * _WIDER
     return e.estimate - half, e.estimate + half
-
-
-def _shown(interval: Interval) -> str:
-    return f"{numbers.estimate(interval)} µs {numbers.bounds(interval)}"
 
 
 def _arrival_check(data: Observations) -> Check:

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from pgtare.kit import numbers, plots
 from pgtare.kit.chart import Chart
-from pgtare.kit.interval import Interval
 from pgtare.weighing.fleet.documents import FleetArm, FleetWeighing, ServerArm
-from pgtare.weighing.fleet.report import wording
 
 _ROW_PX, _EDGE_PX = 24, 110
 #: With more servers rows are thinner, and have no names.
@@ -77,7 +75,8 @@ def _short(name: str) -> str:
 def _label(arm: FleetArm, servers: Sequence[ServerArm]) -> str:
     text = (
         f"Forest plot: effect of {arm.name} in percent on "
-        f"{numbers.counted(len(servers), 'server')}. Mean {wording.with_bounds(arm.cost_pct.mean)}."
+        f"{numbers.counted(len(servers), 'server')}. "
+        f"Mean {numbers.with_bounds(arm.cost_pct.mean, '%')}."
     )
     if arm.cost_pct.prediction is not None:
         text += f" Next server {numbers.bounds(arm.cost_pct.prediction)} %."
@@ -104,34 +103,18 @@ def _fleet(arm: FleetArm, row: int) -> list[plots.Json]:
     """The mean, and the prediction."""
     if arm.k < 2:
         return []
-    mean = plots.dots([_known(arm.cost_pct.mean)], "c3")
-    found = [
-        mean
-        | {
-            "y": [row],
-            "marker": {"color": "c3", "symbol": "diamond", "size": 13},
-            "hovertemplate": "mean %{x:+.3~g} %<extra></extra>",
-        }
-    ]
+    shown = [("mean", arm.cost_pct.mean, "c3", "diamond", 13)]
     if arm.cost_pct.prediction is not None:
-        interval = arm.cost_pct.prediction
-        following = plots.dots([_known(interval)], "c4")
-        found.append(
-            following
-            | {
-                "y": [row + 1],
-                "marker": {"color": "c4", "symbol": "line-ns-open", "size": 12},
-                "hovertemplate": "next server %{x:+.3~g} %<extra></extra>",
-            }
-        )
-    return found
-
-
-def _known(interval: Interval) -> Interval:
-    """The interval, blank if an end is missing: a point without a bar would look exact."""
-    if numbers.bounded(interval):
-        return interval
-    return Interval(estimate=None, lo=None, hi=None)
+        shown.append(("next server", arm.cost_pct.prediction, "c4", "line-ns-open", 12))
+    return [
+        plots.dots([interval], color)
+        | {
+            "y": [row + i],
+            "marker": {"color": color, "symbol": symbol, "size": size},
+            "hovertemplate": f"{name} %{{x:+.3~g}} %<extra></extra>",
+        }
+        for i, (name, interval, color, symbol, size) in enumerate(shown)
+    ]
 
 
 def _range(servers: Sequence[ServerArm], arm: FleetArm, margin_pct: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pgtare.kit import numbers
-from pgtare.kit.interval import Interval
+from pgtare.kit.numbers import with_bounds
 from pgtare.weighing.fleet.documents import (
     FleetArm,
     FleetOutlier,
@@ -87,9 +87,9 @@ def answer(arm: FleetArm, result: FleetWeighing) -> str:
     if not arm.k:
         return f"{arm.name}: no server has a figure for it."
     scale = arm.cost_pct
-    mean = f"{with_bounds(scale.mean)} on average"
+    mean = f"{with_bounds(scale.mean, '%')} on average"
     if arm.verdict == "list":
-        return f"{arm.name}: {_few(arm)}{with_bounds(scale.mean)}. Nothing is said of others."
+        return f"{arm.name}: {_few(arm)}{with_bounds(scale.mean, '%')}. Nothing is said of others."
     count = numbers.counted(arm.k, "server")
     if arm.verdict == "kinds":
         return f"{arm.name}: {mean} over {count}; {arm.verdict_reason}. The next may be of either."
@@ -120,11 +120,6 @@ def _next(scale: FleetScale) -> str:
     if scale.prediction is None:
         return ""
     return f"; on the next server expect {numbers.bounds(scale.prediction)} %"
-
-
-def with_bounds(interval: Interval, unit: str = "%") -> str:
-    """The estimate with its interval."""
-    return f"{numbers.estimate(interval)} {unit} {numbers.bounds(interval)}"
 
 
 def outliers(arm: FleetArm) -> list[str]:

@@ -254,11 +254,11 @@ class DuetRounds(StudyProtocol):
                 runs.append(block.drive(spec, length, Path(scratch, "round"), on_progress=tick))
         (run,) = runs
         statistics, dropped = judge(run, roles)
-        idle = window.shares.idle
+        shares = window.shares
         failed = [
             *([dropped] if dropped else []),
-            *gates.judge(window, study.gates),
-            *evidence.judge_idle(workload, idle),
+            *gates.judge(window.before, window.after, shares, study.gates),
+            *evidence.judge_idle(workload, shares.idle),
         ]
         parts: dict[str, Part] = {}
         for i, (role, serving) in enumerate(zip(step.roles, servings, strict=True)):
@@ -286,7 +286,7 @@ class DuetRounds(StudyProtocol):
                 events=last.disturbed(first),
                 waits=waits,
                 evidence=tuple(shown),
-                remarks=tuple(evidence.judge_run(workload, waits, idle)[1]),
+                remarks=tuple(evidence.judge_run(workload, waits, shares.idle)[1]),
             )
         made = Run(
             step=step,
@@ -295,7 +295,7 @@ class DuetRounds(StudyProtocol):
             transactions=sum(p.transactions for p in parts.values()),
             failed=tuple(failed),
             machine={
-                **gates.machine_shares(window),
+                **dataclasses.asdict(shares),
                 "rate_tps": spec.rate or 0.0,
                 "cycles": statistics.cycles if statistics else 0,
             },

@@ -7,6 +7,7 @@ no test of the machine: which run is which is drawn by lot, so that it covers 0 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -182,12 +183,13 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         got.transactions,
         serving.variant.in_force,
     )
+    disturbed = gates.judge(window.before, window.after, shares, study.gates)
     # A profile is a matter of shares, which another load does not move as it moves a speed.
     failed = [
         *last.refused,
         *against,
         *idled,
-        *(gates.judge(window, study.gates) if step.kind == "run" else ()),
+        *(disturbed if step.kind == "run" else ()),
         *load_gates(workload, got.transactions, got.failed, last.counter - first.counter),
     ]
     remarks: list[str] = []
@@ -207,7 +209,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         events=last.disturbed(first),
         remarks=tuple(remarks),
         waits=waits,
-        machine={**gates.machine_shares(window), "rate_tps": spec.rate or 0.0},
+        machine={**dataclasses.asdict(shares), "rate_tps": spec.rate or 0.0},
         evidence=(*shown, *worked),
         latency_samples=len(latencies),
     )

@@ -43,7 +43,7 @@ def alarms(result: WeighResult) -> list[str]:
             found.append(
                 f"THE CONTROL {'IS OFF' if off else 'MISSES 0'}: the base measured again differs "
                 f"from the base{how} "
-                f"({wording.with_bounds(effect.total_us if by_total else answer.us)}). "
+                f"({numbers.with_bounds(effect.total_us if by_total else answer.us, 'µs')}). "
                 + (_OFF_WITHHOLDS if off else _MISS_WITHHOLDS)
             )
     return found

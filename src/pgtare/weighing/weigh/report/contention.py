@@ -17,7 +17,8 @@ def sentence(found: Contention) -> str:
     """What may be said of it, in one or two sentences."""
     if found.state == "inconclusive":
         return f"What {found.name} costs other sessions: inconclusive; {found.reason}."
-    spillover = f"{_amount(found.spillover_us)} ({_share(found.spillover_pct)})"
+    us, pct = numbers.with_bounds(found.spillover_us, "µs"), numbers.estimate(found.spillover_pct)
+    spillover = f"{us} ({pct} %)"
     if found.state == "spillover" and (found.spillover_us.hi or 0.0) < 0:
         return (
             f"Sessions without {found.name} are faster where half of them have it: {spillover}. "
@@ -78,11 +79,3 @@ def assumptions(result: WeighResult, found: Contention) -> list[str]:
         "contention.",
     ]
     return lines
-
-
-def _amount(interval: Interval) -> str:
-    return f"{numbers.estimate(interval)} µs {numbers.bounds(interval)}"
-
-
-def _share(interval: Interval) -> str:
-    return f"{numbers.estimate(interval)} %"

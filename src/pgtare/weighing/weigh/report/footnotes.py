@@ -128,7 +128,7 @@ def control_sentence(arm: ArmResult) -> str:
         return "no figure for the base arm measured again"
     p = wording.control_p(arm)
     by = "" if p is None else f"; p = {p:.2g}, of its answer and tail together"
-    return f"base again: {wording.with_bounds(answer.us)}{by}"
+    return f"base again: {numbers.with_bounds(answer.us, 'µs')}{by}"
 
 
 def injected_sentence(arm: ArmResult, together: bool = False) -> str:
@@ -144,7 +144,7 @@ def injected_sentence(arm: ArmResult, together: bool = False) -> str:
     remark = "covers the truth" if found else "misses the truth"
     if together:
         remark = "with what sessions cost each other"
-    return f"{known:g} µs added on purpose: {wording.with_bounds(answer.us)}, {remark}"
+    return f"{known:g} µs added on purpose: {numbers.with_bounds(answer.us, 'µs')}, {remark}"
 
 
 def _proofs(result: WeighResult) -> list[tuple[str, str]]:

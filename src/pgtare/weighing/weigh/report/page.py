@@ -36,7 +36,8 @@ class _Settings:
 def write_page(result: WeighResult, observations: Observations, path: Path) -> None:
     """Write the page at `path`, replacing an older one only once the new one is complete.
 
-    observations: of dtype OBSERVATION; without any, the charts drawn from them are left out.
+    observations: of dtype OBSERVATION, or RUN from outside; without any, the chart drawn from them
+    is left out.
     Raises MeasurementError if the file cannot be written.
     """
     files.write_text(path, page(result, observations))
@@ -44,19 +45,16 @@ def write_page(result: WeighResult, observations: Observations, path: Path) -> N
 
 def page(result: WeighResult, observations: Observations) -> str:
     """The page as a string."""
-    first, others = charts(result, observations)
     return page_frame.render(
         "pgtare.weighing.weigh.report",
         "page.html.j2",
-        [*first, *others],
+        charts(result, observations),
         title=_title(result),
         subtitle=_subtitle(result),
         alarms=alarms.alarms(result),
         subject=wording.subject(result),
         notes=wording.notes(result),
         answers=wording.answers(result),
-        first=first,
-        others=others,
         threshold=footnotes.threshold_sentence(result),
         table_title=wording.table_title(result),
         headings=rows.headings(result),

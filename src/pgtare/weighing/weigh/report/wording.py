@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pgtare.estimate.trial.answer import WITHHOLD, ReasonKind
 from pgtare.estimate.trial.verdict import CONTROL_OFF
 from pgtare.kit import numbers
-from pgtare.kit.interval import Interval
+from pgtare.kit.numbers import with_bounds
 from pgtare.weighing.instruments import statement_logging
 from pgtare.weighing.weigh.outside_schema import OutsideInfo, ServerInfo, WatcherInfo, WindowsInfo
 from pgtare.weighing.weigh.report import contention, reason_words, traffic
@@ -331,12 +331,14 @@ def _watcher(found: WatcherInfo) -> str:
     elif not numbers.bounded(found.server_pct):
         server = "nothing was seen of it on the server"
     else:
-        server = f"{_share(found.server_pct)} {_TAKEN_BY[found.by]}{sessions}"
+        server = f"{with_bounds(found.server_pct, '%')} {_TAKEN_BY[found.by]}{sessions}"
     parts = [server]
     if found.kind == "commands":
         parts.append("its own processes, which pgtare did not start, are not counted")
     if found.processes_pct is not None and numbers.bounded(found.processes_pct):
-        parts.append(f"{_share(found.processes_pct)} of one processor in its own processes here")
+        parts.append(
+            f"{with_bounds(found.processes_pct, '%')} of one processor in its own processes here"
+        )
     elif found.processes_pct is not None and found.processes_pct.estimate is not None:
         parts.append(
             f"{numbers.estimate(found.processes_pct)} % of one processor in its own processes "
@@ -346,7 +348,11 @@ def _watcher(found: WatcherInfo) -> str:
     if found.shared:
         advice = "; if they are its own, give it a name (application_name) and let them end with it"
         more = found.shared_pct
-        share = f" ({_share(more)} more while it was on)" if more and numbers.bounded(more) else ""
+        share = (
+            f" ({with_bounds(more, '%')} more while it was on)"
+            if more and numbers.bounded(more)
+            else ""
+        )
         shared = (
             " Not in it: what these sessions took, which were there without it as well: "
             f"{', '.join(found.shared[:_NAMED])}{share}{advice if found.kind != 'setting' else ''}."
@@ -370,10 +376,6 @@ def _unseen(found: WatcherInfo) -> str:
         " Nothing shows that it acted in its windows: if it acts less often than that, its cost is "
         "not in these figures; give its --period, or a longer --duration."
     )
-
-
-def _share(pct: Interval) -> str:
-    return f"{numbers.estimate(pct)} % {numbers.bounds(pct)}"
 
 
 def _connecting(found: OutsideInfo) -> str:
@@ -553,14 +555,9 @@ def _sentence(arm: ArmResult, result: WeighResult) -> str:
     if answer.verdict == "inconclusive" and answer.needed_s is not None:
         more = f"; {_may_decide(answer.needed_s)}"
     return (
-        f"{arm.name}: {with_bounds(answer.us)}, {numbers.estimate(answer.pct)} %: {cell} "
+        f"{arm.name}: {with_bounds(answer.us, 'µs')}, {numbers.estimate(answer.pct)} %: {cell} "
         f"({why}{more})."
     )
-
-
-def with_bounds(interval: Interval, unit: str = "µs ") -> str:
-    """The estimate with its interval."""
-    return f"{numbers.estimate(interval)} {unit}{numbers.bounds(interval)}"
 
 
 def control_misses_0(arm: ArmResult) -> bool:
