@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from pgtare.observing.clock import counter_frequency, probe
-from pgtare.observing.clock.clocks import BY_NAME, Clock, choose
+from pgtare.observing.clock.clocks import BY_NAME, Clock, of_machine
 from pgtare.observing.clock.distribution import NS
 from pgtare.observing.clock.survey import weigh
 from pgtare.postgres.binaries import from_wheel
@@ -118,7 +118,7 @@ def side_by_side(named: Sequence[Path], rounds: int, seconds: int) -> None:
 def added(groups: int) -> None:
     """What counting adds to reading, by clock."""
     print("clock                     reads only  and counts  ratio")
-    for clock in choose((), probe.leaves()):
+    for clock in of_machine(probe.leaves()):
         cost = weigh(clock, groups)
         both = cost.read_ns + cost.loop_ns
         print(

@@ -93,5 +93,5 @@ def test_of_flame(busy: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_of_no_server() -> None:
-    document("pgtare.clock/1", printed("clock", "--clock", "monotonic"))
+    document("pgtare.clock/1", printed("clock"))
     document("pgtare.instruments/1", printed("instruments"))

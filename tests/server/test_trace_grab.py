@@ -16,6 +16,7 @@ from pgtare.observing.trace.analysis.ledger import ledger
 from pgtare.observing.trace.analysis.profile import profile
 from pgtare.observing.trace.capture import grab as capture
 from pgtare.observing.trace.capture.grab import Grabbed, SessionReach
+from pgtare.observing.trace.capture.ring_selection import Start
 from pgtare.observing.trace.capture.server import open_server
 from pgtare.observing.trace.capture.target import Target
 from pgtare.observing.trace.file.disk_limits import Limits
@@ -195,7 +196,7 @@ def test_no_hour_is_lost_as_summer_time_ends(tracer: Cluster) -> None:
             "SELECT '2026-10-25 00:30+00'::timestamptz, '2026-10-25 01:30+00'::timestamptz"
         )
     assert after - before == timedelta(hours=1)
-    begin = capture._moment((1, before), capture._Start(0, 1, 3_600 * 10**9))
+    begin = Start(0, 1, 3_600 * 10**9).moment((1, before))
     assert begin.timestamp() == after.timestamp()
 
 

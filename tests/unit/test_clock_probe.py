@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import MeasurementError
 from pgtare.observing.clock import build, probe
-from pgtare.observing.clock.clocks import BY_NAME, Clock, choose
+from pgtare.observing.clock.clocks import BY_NAME, Clock, of_machine
 from pgtare.observing.clock.distribution import NS, Distribution
 from pgtare.postgres.build import source_dir
 from tests.unit.sample_clock_report import even, needs_tsc, replay
@@ -103,7 +103,7 @@ def test_large_differences_are_kept_exactly_and_none_is_dropped() -> None:
     assert len(found.gaps) == probe.KEPT
 
 
-@pytest.mark.parametrize("clock", choose((), probe.leaves()), ids=lambda clock: clock.name)
+@pytest.mark.parametrize("clock", of_machine(probe.leaves()), ids=lambda clock: clock.name)
 def test_every_clock_is_read_and_every_difference_counted(clock: Clock) -> None:
     # that one stands still shows only where two batches in a row keep the processor
     found = probe.record(clock, 0.3 if "coarse" in clock.name else 0.03, None)
@@ -283,11 +283,6 @@ def test_what_does_not_compile_is_reported_and_leaves_nothing(tmp_path: Path) ->
     with pytest.raises(build.BuildError, match="could not be compiled"):
         build.compile_probe(tmp_path, tmp_path / build.LIBRARY)
     assert [path.name for path in tmp_path.iterdir()] == ["clock"]
-
-
-def test_a_clock_that_does_not_exist_lists_those_that_do() -> None:
-    with pytest.raises(UsageError, match=r"did you mean monotonic\?.*monotonic_raw.*thread_cpu"):
-        choose(["monotonik"], probe.leaves())
 
 
 @pytest.mark.slow

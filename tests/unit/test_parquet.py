@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_what_has_no_room_is_not_there(full: Path) -> None:
     assert caught.value.errno == errno.ENOENT
 
 
-@pytest.mark.parametrize("format_", export.FORMATS)
+@pytest.mark.parametrize("format_", get_args(export.Format))
 def test_an_export_says_that_the_disk_is_full(full: Path, tmp_path: Path, format_: str) -> None:
     trace = made_traces.trace(
         tmp_path / "t.pgtrace",

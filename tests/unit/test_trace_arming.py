@@ -14,6 +14,7 @@ import pytest
 
 from pgtare.observing.trace.capture import recorder_guard
 from pgtare.observing.trace.capture.arming import Arming
+from pgtare.observing.trace.capture.before_recording import Earlier
 from pgtare.observing.trace.capture.drain import Drain, _Ring
 from pgtare.observing.trace.capture.record import TraceRecorder
 from pgtare.observing.trace.capture.recorder_guard import Guard
@@ -127,7 +128,7 @@ def test_a_right_that_is_lost_in_mid_recording_ends_it_as_usual(tmp_path: Path) 
     recorder.unnumbered, recorder._schedstat = False, False
     recorder.writer = Writer(path, b"{}", NO_RESERVE)
     recorder.drain = Drain(server, recorder.writer, recorder.choice, waits=False)
-    recorder.drain.calls[4711, BEGAN] = _Ring(1, 4711, BEGAN)
+    recorder.drain.calls[4711, BEGAN] = _Ring(1, 4711, BEGAN, Earlier(0))
     arming = SimpleNamespace(armed={4711: BEGAN}, notes=[], disarm=disarm)
     recorder.arming = cast(Arming, arming)
     done = recorder._finish("time", "", 0.0)

@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -321,7 +322,7 @@ def test_every_colour_is_explained(book: Ledger) -> None:
     assert used <= known | {"k2", "k7"}  # as k1 and k6
 
 
-@pytest.mark.parametrize("format_", export.FORMATS)
+@pytest.mark.parametrize("format_", get_args(export.Format))
 @pytest.mark.parametrize("made", [True, False])
 def test_an_interrupted_export_leaves_nothing(
     book: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str, made: bool

@@ -13,14 +13,12 @@ from rich.console import Console
 from pgtare import cli
 from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
-from pgtare.errors import UsageError
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.observing.clock import show
-from pgtare.observing.clock.clocks import BY_NAME
-from pgtare.observing.clock.consequences import ROW, SYSTEM, node_calls
-from pgtare.observing.clock.schema import ClockReport, PlanTiming, Span
-from pgtare.observing.clock.survey import Request, Tick, planned_s, survey
+from pgtare.observing.clock.consequences import ROW, node_calls
+from pgtare.observing.clock.schema import ClockReport, PlanTiming
+from pgtare.observing.clock.survey import Tick, planned_s, survey
 
 #: Progress is shown of what takes longer, in s.
 _SHOWN_S = 2.0
@@ -32,10 +30,6 @@ def clock(
         typer.Option(
             "--duration", "-d", help="Time for each clock, as 3s; about 1 s for all without it."
         ),
-    ] = None,
-    clocks: Annotated[
-        list[str] | None,
-        typer.Option("--clock", help=f"Read only this one (repeatable): {', '.join(BY_NAME)}."),
     ] = None,
     histogram: Annotated[
         bool, typer.Option("--histogram", help="Also show durations by powers of two.")
@@ -57,16 +51,15 @@ def clock(
 
     Examples: `pgtare clock`
 
-    `pgtare clock -d 3 --clock tsc --histogram`
+    `pgtare clock -d 3 --histogram`
 
     `pgtare clock --explain plan.json`
     """
     length = seconds("--duration", duration) if duration is not None else None
-    request = Request(tuple(clocks or ()), length)
     destination = Destination(json, output)
-    calls = _node_calls(request, explain)
-    with _reading(request) as tick:
-        report = survey(request, command_line(), tick)
+    calls = None if explain is None else node_calls(explain)  # before the clocks are read
+    with _reading(length) as tick:
+        report = survey(length, command_line(), tick)
     cost = next((one.cost_ns for one in report.meaning if one.what == ROW), None)
     if explain is not None and calls is not None and cost is not None:  # else interrupted before
         report.plan = PlanTiming(
@@ -84,22 +77,10 @@ def clock(
         raise typer.Exit(cli.INTERRUPTED)
 
 
-def _node_calls(request: Request, explain: Path | None) -> Span | None:
-    """The calls of the plan's nodes, before the clocks are read; None without a plan."""
-    if explain is None:
-        return None
-    if request.clocks and SYSTEM not in request.clocks:
-        raise UsageError(
-            f"PostgreSQL's timing is predicted from the clock {SYSTEM}: add --clock {SYSTEM}, "
-            "or leave --clock out"
-        )
-    return node_calls(explain)
-
-
 @contextlib.contextmanager
-def _reading(request: Request) -> Iterator[Tick]:
+def _reading(duration_s: float | None) -> Iterator[Tick]:
     """The progress of reading the clocks, if that takes long enough to be asked for."""
-    length = planned_s(request)
+    length = planned_s(duration_s)
     if length <= _SHOWN_S:
         yield lambda done, what: None
         return

@@ -46,8 +46,7 @@ Postmaster = Annotated[
 Duration = Annotated[str, typer.Option("--duration", "-d", help="How long: 10, 10s, 2m.")]
 Idle = Annotated[bool, typer.Option("--idle", help="Include waits for something to do.")]
 Trace = Annotated[
-    bool,
-    typer.Option("--trace", help="Trace all sessions by wait_event_timing during it (--dsn)."),
+    bool, typer.Option("--trace", help="Trace all sessions by wait_event_timing during it (--dsn).")
 ]
 Html = Annotated[Path | None, typer.Option(help="Write one self-contained page.")]
 Folded = Annotated[Path | None, typer.Option(help="Write folded stacks, in µs.")]

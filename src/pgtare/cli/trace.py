@@ -30,11 +30,7 @@ from pgtare.observing.trace.capture import kept
 from pgtare.observing.trace.capture.record import UNNUMBERED, TraceRecorder
 from pgtare.observing.trace.capture.server import Need, open_server
 from pgtare.observing.trace.capture.target import LEVELS, Target
-from pgtare.observing.trace.documents import (
-    TraceClients,
-    TraceRecorded,
-    TraceStatements,
-)
+from pgtare.observing.trace.documents import TraceClients, TraceRecorded, TraceStatements
 from pgtare.observing.trace.file.blocks import SUFFIX
 from pgtare.observing.trace.file.disk_limits import MIB, Limits
 from pgtare.observing.trace.file.reader import load, losses_notes
@@ -83,8 +79,7 @@ def record(
         ),
     ] = None,
     waits: Annotated[
-        bool,
-        typer.Option("--waits", help="Record waits and statements alone, without sql_trace."),
+        bool, typer.Option("--waits", help="Record waits and statements alone, without sql_trace.")
     ] = False,
     duration: Annotated[
         str | None, typer.Option("--duration", "-d", help="How long; without it, until Ctrl-C.")
@@ -267,10 +262,7 @@ def profile_(
 
 @app.command("clients")
 def clients(
-    path: Source,
-    merge_by: MergeBy = "application",
-    json: Json = False,
-    output: Output = None,
+    path: Source, merge_by: MergeBy = "application", json: Json = False, output: Output = None
 ) -> None:
     """Show the time by client, merged from the pooled connections that served it.
 

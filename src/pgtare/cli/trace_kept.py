@@ -16,8 +16,7 @@ from pgtare.observing.trace.analysis.moment import what_it_did
 from pgtare.observing.trace.capture import kept
 from pgtare.observing.trace.capture.server import Server, open_server
 from pgtare.observing.trace.documents import TraceIncident, TraceKept
-from pgtare.observing.trace.output.show_incident import incident_view
-from pgtare.observing.trace.output.show_kept import kept_view
+from pgtare.observing.trace.output.show_kept import incident_view, kept_view
 
 
 def kept_(
@@ -31,10 +30,7 @@ def kept_(
     directory: Annotated[
         Path | None, typer.Option(help="List the files in this sql_trace.keep_directory instead.")
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="With ID: write it to this new file."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="With ID: write it to this new file.")] = None,
     json: Json = False,
     output: Output = None,
 ) -> None:

@@ -1,14 +1,11 @@
-"""The clocks that can be read, which of them this machine has, and why it lacks the others."""
+"""The clocks that can be read, and which of them this machine has."""
 
 from __future__ import annotations
 
-import difflib
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pgtare.errors import UsageError
 from pgtare.observing.clock.cpuid import Leaves
 
 Source = Literal["vDSO or system call", "system call", "processor"]
@@ -45,29 +42,10 @@ CLOCKS = (
 BY_NAME = {clock.name: clock for clock in CLOCKS}
 
 
-def choose(
-    names: Sequence[str], leaves: Leaves, machine: str = platform.machine()
-) -> tuple[Clock, ...]:
-    """The clocks of these names, or all that the machine has if none is named.
-
-    Raises UsageError for a name that no clock has, or no clock of this machine.
-    """
-    for name in names:
-        if name not in BY_NAME:
-            near = difflib.get_close_matches(name, BY_NAME, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise UsageError(f"there is no clock {name!r}{hint}; clocks: {', '.join(BY_NAME)}")
-    asked = [BY_NAME[name] for name in dict.fromkeys(names)] or list(CLOCKS)
-    reasons = {clock.name: _why_not(clock, leaves, machine) for clock in asked}
-    lacking = [f"{name}: {why}" for name, why in reasons.items() if why is not None]
-    if names and lacking:
-        raise UsageError("; ".join(lacking))
-    return tuple(clock for clock in asked if reasons[clock.name] is None)
-
-
-def _why_not(clock: Clock, leaves: Leaves, machine: str) -> str | None:
-    if clock.architecture is not None and clock.architecture != machine:
-        return f"{clock.title} is an instruction of {clock.architecture}, this is {machine}"
-    if clock.name == "tscp" and not leaves.has_rdtscp:
-        return "this processor has no RDTSCP"
-    return None
+def of_machine(leaves: Leaves, machine: str = platform.machine()) -> tuple[Clock, ...]:
+    """The clocks that a machine has."""
+    return tuple(
+        clock
+        for clock in CLOCKS
+        if clock.architecture in (None, machine) and (clock.name != "tscp" or leaves.has_rdtscp)
+    )

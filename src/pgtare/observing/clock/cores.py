@@ -41,12 +41,7 @@ def sample(cpus: Sequence[int], most: int = MOST_PAIRS) -> tuple[list[tuple[int,
     )
 
 
-def compare(
-    counter: bool,
-    hz: int,
-    cpus: Sequence[int] | None = None,
-    offset: int = 0,
-) -> Cores:
+def compare(counter: bool, hz: int, cpus: Sequence[int] | None = None, offset: int = 0) -> Cores:
     """Compare the counter, or CLOCK_MONOTONIC, of the processors that may be used.
 
     offset: ticks added to the second processor's readings, for tests.

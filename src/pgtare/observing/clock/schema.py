@@ -31,7 +31,7 @@ class Exact(Model):
 class ClockResult(Model):
     """One clock, read over and over on one processor."""
 
-    name: str = Field(description="name, as `--clock` takes it")
+    name: str = Field(description="its name")
     title: str = Field(description="the call or instruction")
     source: str = Field(description="vDSO, system call, or processor")
     duration_s: float = Field(description="how long it was read")

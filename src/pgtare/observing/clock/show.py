@@ -85,13 +85,8 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
     elif not report.diagnosis.cpuid:
         yield "frequency", "no CPUID and no counter to be trusted here: the kernel's clocks alone"
     elif not report.diagnosis.invariant:
-        yield (
-            "frequency",
-            (
-                "the TSC is not invariant, so its rate may change: its ticks are turned into ns by "
-                "its average rate during this run"
-            ),
-        )
+        rate = "its ticks are turned into ns by its average rate during this run"
+        yield "frequency", f"the TSC is not invariant, so its rate may change: {rate}"
     if report.cores is not None:
         yield from (
             ("processors" if i == 0 else "", text) for i, text in enumerate(cores(report.cores))
@@ -105,19 +100,9 @@ def facts(report: ClockReport) -> Iterator[tuple[str, str]]:
             yield "", f"longest {ns(worst.duration_ns)}: {worst.cause}"
     yield "set-up", setup(report)
     choice = report.diagnosis.postgres19
-    yield (
-        "",
-        (
-            f"PostgreSQL 19 would read the {choice.clock} clock by default: {choice.why}"
-            + (
-                ""
-                if choice.clock == "tsc"
-                else "; timing_clock_source = tsc is possible"
-                if choice.usable
-                else "; tsc cannot be chosen"
-            )
-        ),
-    )
+    tsc = "timing_clock_source = tsc is possible" if choice.usable else "tsc cannot be chosen"
+    other = "" if choice.clock == "tsc" else f"; {tsc}"
+    yield "", f"PostgreSQL 19 would read the {choice.clock} clock by default: {choice.why}{other}"
 
 
 def frequency(found: Frequency) -> str:
@@ -130,22 +115,17 @@ def frequency(found: Frequency) -> str:
 def cores(found: Cores) -> Iterator[str]:
     """The processors that may be furthest apart, and what was not compared."""
     pairs = sorted(found.pairs, key=lambda p: -max(p.lo_ns, -p.hi_ns, p.hi_ns - p.lo_ns))
-    rest = (
-        [f"{numbers.counted(len(pairs) - 1, 'more pair')} within these"] if len(pairs) > 1 else []
-    )
     for pair in pairs[:1]:
-        back = (
-            numbers.counted(pair.backward, "step back", "steps back")
-            if pair.backward
-            else "no step back"
-        )
+        steps = numbers.counted(pair.backward, "step back", "steps back")
+        back = steps if pair.backward else "no step back"
         yield (
             f"{pair.second} minus {pair.first}: {numbers.signed(pair.lo_ns, 0)} to "
             f"{numbers.signed(pair.hi_ns, 0)} ns, {back} in {numbers.counted(pair.rounds, 'round')}"
             + ("; too busy to tell more" if pair.hi_ns - pair.lo_ns > VAGUE_NS else "")
         )
-    if rest or found.note:
-        yield "; ".join([*rest, *([found.note] if found.note else [])])
+    more = f"{numbers.counted(len(pairs) - 1, 'more pair')} within these" if pairs[1:] else None
+    if rest := [text for text in (more, found.note) if text]:
+        yield "; ".join(rest)
 
 
 def gaps(found: Gaps, cpu: int) -> str:

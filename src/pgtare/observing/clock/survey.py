@@ -38,14 +38,6 @@ _MOST_READS = 10_000_000
 Tick = Callable[[float, str], None]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to measure: clocks by name (all if none), s for each (None: short)."""
-
-    clocks: tuple[str, ...] = ()
-    duration_s: float | None = None
-
-
 @dataclass
 class _Read:
     """A clock that was read: what one reading costs, and the raw run."""
@@ -68,14 +60,13 @@ class _Found:
 
 
 def survey(
-    request: Request, command: Sequence[str], tick: Tick = lambda done, what: None
+    duration_s: float | None, command: Sequence[str], tick: Tick = lambda done, what: None
 ) -> ClockReport:
-    """Measure. After Ctrl-C the report holds what was measured until then.
+    """Measure every clock, each for so long; after Ctrl-C the report holds what there is by then.
 
-    Raises UsageError for a clock that is not there.
+    duration_s: None: short.
     """
     leaves = probe.leaves()
-    clocks = catalogue.choose(request.clocks, leaves)
     # the first processor serves devices
     cpu = max(os.sched_getaffinity(0))
     current, available = clocksources()
@@ -83,7 +74,7 @@ def survey(
     setup = Setup(current, available, leaves, counter, platform.machine(), trust)
     found = _Found()
     try:
-        _measure(request, clocks, cpu, setup, found, tick)
+        _measure(duration_s, cpu, setup, found, tick)
     except KeyboardInterrupt:
         found.interrupted = True
     if not found.reads:
@@ -91,17 +82,15 @@ def survey(
     return _report(setup, cpu, found, command)
 
 
-def planned_s(request: Request) -> float:
-    """How long the clocks will be read, all together. Raises UsageError for an unknown one."""
-    clocks = catalogue.choose(request.clocks, probe.leaves())
-    return sum(_seconds(request, clocks, _gaps_clock(clocks, probe.counter_usable())).values())
+def planned_s(duration_s: float | None) -> float:
+    """How long the clocks will be read, all together."""
+    clocks = catalogue.of_machine(probe.leaves())
+    return sum(_seconds(duration_s, clocks, probe.counter_usable()).values())
 
 
-def _measure(
-    request: Request, clocks: Sequence[Clock], cpu: int, setup: Setup, found: _Found, tick: Tick
-) -> None:
-    gaps_clock = _gaps_clock(clocks, setup.counter)
-    seconds = _seconds(request, clocks, gaps_clock)
+def _measure(duration_s: float | None, cpu: int, setup: Setup, found: _Found, tick: Tick) -> None:
+    clocks = catalogue.of_machine(setup.leaves)
+    seconds = _seconds(duration_s, clocks, setup.counter)
     done = 0.0
     per_ns = 1.0
     if setup.counter or any(clock.counter for clock in clocks):
@@ -129,21 +118,19 @@ def _measure(
         found.system_cores = across.compare(False, NS)
 
 
-def _seconds(
-    request: Request, clocks: Sequence[Clock], gaps_clock: Clock | None
-) -> dict[str, float]:
+def _seconds(duration_s: float | None, clocks: Sequence[Clock], counter: bool) -> dict[str, float]:
     """How long each clock is read."""
+    gaps_clock = _gaps_clock(clocks, counter)
     return {
-        clock.name: request.duration_s or (GAPS_S if clock is gaps_clock else SHORT_S)
-        for clock in clocks
+        clock.name: duration_s or (GAPS_S if clock is gaps_clock else SHORT_S) for clock in clocks
     }
 
 
-def _gaps_clock(clocks: Sequence[Clock], counter: bool) -> Clock | None:
+def _gaps_clock(clocks: Sequence[Clock], counter: bool) -> Clock:
     """The clock that shows gaps: the cheapest that every processor has in step."""
     by_name = {clock.name: clock for clock in clocks}
-    order = [*(("tsc", "counter") if counter else ()), "monotonic", "monotonic_raw"]
-    return next((by_name[name] for name in order if name in by_name), None)
+    order = [*(("tsc", "counter") if counter else ()), "monotonic"]
+    return next(by_name[name] for name in order if name in by_name)
 
 
 def weigh(clock: Clock, groups: int = COST_GROUPS) -> Cost:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pgtare.kit import numbers
 from pgtare.observing.doctor import churn, evictions
@@ -34,11 +34,7 @@ _SIZES = (5_000, 10_000, 20_000, 50_000)
 
 
 def figures(
-    facts: DoctorFacts,
-    last: Look,
-    texts: Texts,
-    found: Evictions,
-    waits: Waits | None,
+    facts: DoctorFacts, last: Look, texts: Texts, found: Evictions, waits: Waits | None
 ) -> Statements | None:
     """pg_stat_statements in figures; None if it is not there."""
     if facts.statements is None or last.entries is None:
@@ -76,9 +72,8 @@ def figures(
     )
 
 
-def check(facts: DoctorFacts, found: Statements, texts: Texts) -> list[Finding]:
+def check(facts: DoctorFacts, found: Statements, texts: Texts) -> Iterator[Finding]:
     """The findings, evictions before what follows from them."""
-    findings = []
     tracked = facts.settings.get("pg_stat_statements.track", "top")
     rows = texts.rows or ()
     families = churn.families(
@@ -88,12 +83,11 @@ def check(facts: DoctorFacts, found: Statements, texts: Texts) -> list[Finding]:
     )
     evicting = _evictions(found, families, tracked)
     if evicting is not None:
-        findings.append(evicting)
-        findings += _churn(found, families, len(rows))
-    findings += _texts(found)
+        yield evicting
+        yield from _churn(found, families, len(rows))
+    yield from _texts(found)
     if facts.settings.get("pg_stat_statements.track_planning") == "on":
-        findings.append(_planning(found))
-    return findings
+        yield _planning(found)
 
 
 def _evictions(found: Statements, families: Sequence[churn.Family], tracked: str) -> Finding | None:
@@ -201,76 +195,66 @@ def _enough(found: Statements) -> int | None:
     return next((size for size in _SIZES if size >= 4 * statements), _SIZES[-1])
 
 
-def _churn(found: Statements, families: Sequence[churn.Family], entries: int) -> list[Finding]:
-    findings = []
+def _churn(found: Statements, families: Sequence[churn.Family], entries: int) -> Iterator[Finding]:
     for family in families:
         share = family.members / entries
         if share < _CHURN_SHARE:
-            break
+            return
         why, remedy = churn.REMEDIES[family.kind]
         fill = "fills" if family.kind.startswith("one ") else "fill"
-        findings.append(
-            of_setting(
-                "churn",
-                name=family.kind,
-                level="warning",
-                title=f"{family.kind} {fill} {100 * share:.0f} % of pg_stat_statements",
-                evidence=[
-                    f"{family.members:,} of {entries:,} entries differ in that only: "
-                    f"{short(family.pattern, 100)}",
-                    f"for example {short(family.example, 100)}",
-                ],
-                why=why,
-                remedy=[remedy.format(max=_enough(found) or 2 * found.max)],
-                sure="likely",
-                because="the texts were compared by patterns; what makes them was not seen",
-                figures={"entries": family.members, "share": share, "calls": family.calls},
-            )
+        yield of_setting(
+            "churn",
+            name=family.kind,
+            level="warning",
+            title=f"{family.kind} {fill} {100 * share:.0f} % of pg_stat_statements",
+            evidence=[
+                f"{family.members:,} of {entries:,} entries differ in that only: "
+                f"{short(family.pattern, 100)}",
+                f"for example {short(family.example, 100)}",
+            ],
+            why=why,
+            remedy=[remedy.format(max=_enough(found) or 2 * found.max)],
+            sure="likely",
+            because="the texts were compared by patterns; what makes them was not seen",
+            figures={"entries": family.members, "share": share, "calls": family.calls},
         )
-    return findings
 
 
-def _texts(found: Statements) -> list[Finding]:
-    findings = []
+def _texts(found: Statements) -> Iterator[Finding]:
     if found.null_texts:
-        findings.append(
-            of_setting(
-                "texts",
-                level="warning",
-                title=f"{found.null_texts:,} statements have lost their text",
-                evidence=[f"{found.null_texts:,} of {found.entries:,} entries have no text"],
-                why="the file of texts could not be written or read (a full disk, or no memory to "
-                "rewrite it): the figures have no statement to belong to",
-                remedy=[new_file(found.schema_name)],
-                sure="certain",
-                because="the entries were read",
-                figures={"null_texts": found.null_texts},
-            )
+        yield of_setting(
+            "texts",
+            level="warning",
+            title=f"{found.null_texts:,} statements have lost their text",
+            evidence=[f"{found.null_texts:,} of {found.entries:,} entries have no text"],
+            why="the file of texts could not be written or read (a full disk, or no memory to "
+            "rewrite it): the figures have no statement to belong to",
+            remedy=[new_file(found.schema_name)],
+            sure="certain",
+            because="the entries were read",
+            figures={"null_texts": found.null_texts},
         )
     size, live = found.text_file_bytes, found.live_text_bytes
     if size is None:
-        return findings
+        return
     bound = _FILE_GROWTH * max(_FILE_BYTES_AN_ENTRY * found.max, _FILE_GROWTH * (live or 0))
     if size > max(bound, 1024 * 1024) or size > _LARGE_FILE:
         known = "" if live is None else f", {live / 1e6:,.1f} MB of it live"
-        findings.append(
-            of_setting(
-                "text file",
-                level="warning",
-                title=f"the file of statement texts has grown to {size / 1e6:,.0f} MB",
-                evidence=[f"pg_stat_tmp/pgss_query_texts.stat: {size / 1e6:,.1f} MB{known}"],
-                why="each look at pg_stat_statements with its texts reads the whole file, and "
-                "writing it anew locks the table against all sessions",
-                remedy=[
-                    "-- let monitoring call pg_stat_statements(false), which reads no texts",
-                    new_file(found.schema_name),
-                ],
-                sure="certain",
-                because="the file's size was read",
-                figures={"file_bytes": size, "live_bytes": live or 0},
-            )
+        yield of_setting(
+            "text file",
+            level="warning",
+            title=f"the file of statement texts has grown to {size / 1e6:,.0f} MB",
+            evidence=[f"pg_stat_tmp/pgss_query_texts.stat: {size / 1e6:,.1f} MB{known}"],
+            why="each look at pg_stat_statements with its texts reads the whole file, and "
+            "writing it anew locks the table against all sessions",
+            remedy=[
+                "-- let monitoring call pg_stat_statements(false), which reads no texts",
+                new_file(found.schema_name),
+            ],
+            sure="certain",
+            because="the file's size was read",
+            figures={"file_bytes": size, "live_bytes": live or 0},
         )
-    return findings
 
 
 def _planning(found: Statements) -> Finding:

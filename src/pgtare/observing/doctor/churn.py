@@ -164,7 +164,9 @@ def _family(kind: str, members: Sequence[StatementEntry], example: str) -> Famil
 
 def _alike(entries: Sequence[StatementEntry]) -> Iterator[Family]:
     """Families of texts that differ in one respect."""
-    temporary = _temporary_names(entry.text for entry in entries)
+    # tables whose making is itself among the statements
+    made = [entry.text for entry in entries if _TEMPORARY.search(entry.text)]
+    temporary = {name for text in made for name in _objects(text)}
     patterns = [entry.text for entry in entries]
     size_before = Counter(range(len(entries)))
     kind_of = [""] * len(entries)
@@ -183,8 +185,9 @@ def _alike(entries: Sequence[StatementEntry]) -> Iterator[Family]:
             continue
         texts = [entries[i].text for i in indexes]
         kind = Counter(kind_of[i] for i in indexes).most_common(1)[0][0]
-        if kind == "identical" and _all_cut_in_a_list(pattern, texts):
-            kind = "lists of values"
+        cut = all(len(text) >= TEXT_CHARACTERS for text in texts)
+        if kind == "identical" and cut and _LIST_CUT.search(pattern):
+            kind = "lists of values"  # alike only as far as they were fetched, within a list
         named = _named(kind, texts, temporary)
         yield _family(named, [entries[i] for i in indexes], texts[0])
 
@@ -200,12 +203,6 @@ def _pattern(example: str) -> str:
     return pattern
 
 
-def _all_cut_in_a_list(pattern: str, texts: Sequence[str]) -> bool:
-    """Whether texts are alike only as far as they were fetched, and end within a list there."""
-    cut = all(len(text) >= TEXT_CHARACTERS for text in texts)
-    return cut and _LIST_CUT.search(pattern) is not None
-
-
 def _named(kind: str, texts: Sequence[str], temporary: set[str]) -> str:
     """The kind of a family, in words for people."""
     if any(_TEMPORARY.search(text) or _objects(text) & temporary for text in texts):
@@ -219,8 +216,3 @@ def _named(kind: str, texts: Sequence[str], temporary: set[str]) -> str:
 
 def _objects(text: str) -> set[str]:
     return {name.strip('"').lower() for name in _OBJECT.findall(text)}
-
-
-def _temporary_names(texts: Iterable[str]) -> set[str]:
-    """Names of temporary tables whose making is itself among the statements."""
-    return {name for text in texts if _TEMPORARY.search(text) for name in _objects(text)}

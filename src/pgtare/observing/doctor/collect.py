@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from pgtare.observing.doctor import queries
 from pgtare.observing.doctor.model import Clock, Server, Unseen
@@ -30,11 +28,7 @@ from pgtare.observing.findings.read import Unreadable, size_of_texts
 from pgtare.observing.findings.remedies import set_at_once
 from pgtare.observing.findings.statement_texts import MOST_BYTES, new_file
 from pgtare.postgres.module_versions import Mismatch, ModuleVersions, mismatch
-from pgtare.postgres.settings import (
-    listed_libraries,
-    preload_on_command_line,
-    preload_statement,
-)
+from pgtare.postgres.settings import listed_libraries, preload_on_command_line, preload_statement
 from pgtare.postgres.wait_counters import steady_clock
 from pgtare.postgres.wait_counters.model import Event
 
@@ -101,20 +95,23 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         )
     waits = extensions.get(WAITS) if sees_all else None
     if waits is not None:
-        settings.update(_read_capture(session, waits))
+        # as other processes have it: our own session may have left itself out
+        ((capture,),) = session.readable(queries.CAPTURE, waits.schema) or [(None,)]
+        if capture:
+            settings[f"{WAITS}.capture"] = capture
         if settings.get(f"{WAITS}.capture", "off") == "off":
             waits = None
     waits_clock = None
     if waits is not None:
-        info: dict[str, Any] = {}
-        with contextlib.suppress(Unreadable):
-            ((info,),) = session.rows(queries.WAITS_INFO, waits.schema)
+        ((info,),) = session.readable(queries.WAITS_INFO, waits.schema) or [({},)]
         wrong = _wrong_version(session, waits, info.get("version"), database, standby)
         if wrong is None:
             waits_clock = info.get("clock_reason")
         else:
             lack(WAITS, wrong.why, wrong.remedy)
             waits = None
+    trace = extensions.get(TRACE) if sees_all else None
+    kept = session.readable(queries.KEPT, trace.schema) if trace is not None else []
     return DoctorFacts(
         server=Server.of_row(server),
         settings=settings,
@@ -124,27 +121,9 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         may_stat_file=may_stat,
         clock=clock or _read_clock(session, may_read),
         unseen=tuple(unseen),
-        kept=_read_kept(session, extensions.get(TRACE) if sees_all else None),
+        kept=tuple(KeptByCause(*row) for row in kept),
         waits_clock=waits_clock,
     )
-
-
-def _read_capture(session: Session, waits: Extension) -> dict[str, str]:
-    """The setting as other processes have it: our own session may have left itself out."""
-    try:
-        ((capture,),) = session.rows(queries.CAPTURE, waits.schema)
-    except Unreadable:  # the library is not loaded, or is of another version
-        return {}
-    return {f"{WAITS}.capture": capture} if capture else {}
-
-
-def _read_kept(session: Session, extension: Extension | None) -> tuple[KeptByCause, ...]:
-    if extension is None:
-        return ()
-    try:
-        return tuple(KeptByCause(*row) for row in session.rows(queries.KEPT, extension.schema))
-    except Unreadable:  # the library is not loaded
-        return ()
 
 
 def _wrong_version(
@@ -163,10 +142,8 @@ def _wrong_version(
     )
     if mismatch(found) is None:
         return None
-    with contextlib.suppress(Unreadable):
-        rows = session.rows(queries.WAITS_FILES)
-        found = replace(found, files=rows[0][0] if rows else None)
-    return mismatch(found)
+    files = session.readable(queries.WAITS_FILES)
+    return mismatch(replace(found, files=files[0][0]) if files else found)
 
 
 def _absent(
@@ -202,13 +179,9 @@ def _read_clock(session: Session, may_read: bool) -> Clock | None:
             else_read.append((ended - between).total_seconds())
     except Unreadable:
         return None
-    source = None
-    if may_read:
-        try:
-            ((text,),) = session.rows(queries.CLOCK_SOURCE)
-            source = text.strip() if text else None
-        except Unreadable:  # no Linux, or a container that hides it
-            source = None
+    # refused: no Linux, or a container that hides it
+    sources = session.readable(queries.CLOCK_SOURCE) if may_read else []
+    source = sources[0][0].strip() if sources and sources[0][0] else None
     read_ns = 1e9 * (min(read) - min(else_read)) / queries.CLOCK_READINGS
     return Clock(read_ns=max(0.0, read_ns), source=source)
 

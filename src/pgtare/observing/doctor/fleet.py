@@ -37,9 +37,7 @@ class Examined:
 
 
 def examine_fleet(
-    servers: Mapping[str, InventoryServer],
-    interval_s: float,
-    weights: Mapping[str, Weight],
+    servers: Mapping[str, InventoryServer], interval_s: float, weights: Mapping[str, Weight]
 ) -> list[Examined]:
     """Look at all servers, several at once."""
 

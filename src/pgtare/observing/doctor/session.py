@@ -74,15 +74,19 @@ class Session:
             text = sql.SQL(query.text).format(schema=sql.Identifier(schema))
         return self._send(text, values)
 
+    def readable(self, query: Query, schema: str | None = None) -> list[tuple[Any, ...]]:
+        """The same; none if it is refused or given up, as its library may not be loaded."""
+        try:
+            return self.rows(query, schema)
+        except Unreadable:
+            return []
+
     def _send(
         self, text: str | sql.Composed, values: Sequence[Any] | None = None
     ) -> list[tuple[Any, ...]]:
         began = time.monotonic()
         try:
-            with (
-                self._telling(),
-                pooler.transaction(self._conn, *self._settings, read_only=True),
-            ):
+            with self._telling(), pooler.transaction(self._conn, *self._settings, read_only=True):
                 statement = text.encode() if isinstance(text, str) else text
                 return self._conn.execute(statement, values).fetchall()
         finally:

@@ -115,20 +115,20 @@ class FindingInputs:
             )
         if tables:
             of_tables = self._try("tables", lambda: read.tables(self.reader), {})
+        counters = self._try(
+            "counters", lambda: read.counters(self.reader, self.kind.version), None
+        )
+        if counters is not None:
+            wal_bytes = self._try("WAL", lambda: read.wal_bytes(self.reader), None)
+            counters = replace(counters, wal_bytes=wal_bytes)
         return CountedTotals(
-            self._counters(),
+            counters,
             statements,
             of_tables,
             self._try("slots", lambda: read.slots(self.reader, self.kind.version), ()),
             is_part=query_ids is not None,
             tables_ns=steady_clock.now_ns() if tables else None,
         )
-
-    def _counters(self) -> ServerCounters | None:
-        found = self._try("counters", lambda: read.counters(self.reader, self.kind.version), None)
-        if found is None:
-            return None
-        return replace(found, wal_bytes=self._try("WAL", lambda: read.wal_bytes(self.reader), None))
 
     def sample(self, default_s: float) -> None:
         """Look at the sessions; default_s: time that a first sample covers."""

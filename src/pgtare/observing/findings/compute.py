@@ -119,7 +119,12 @@ def _explained(
                 and is_of_table(statement, one.object, observation)
                 and not _INSERTS.match(observation.text(statement))
             )
-            timed = cause.event == "CPU" and _times_most(one) and not _has_reason(own)
+            timed = (  # auto_explain times the plans of most statements: each of them is slower
+                cause.event == "CPU"
+                and one.kind == "plans"
+                and one.figures.get("sample_rate", 1.0) >= _TIMED_SHARE
+                and (own is None or own.class_ == INFORMATION)
+            )
             if dead or timed:
                 return key
         if cause.kind == LOG and one.kind == "checkpoints":
@@ -127,16 +132,6 @@ def _explained(
         if one.kind == "evictions" and cause.name == "pg_stat_statements":
             return key
     return None
-
-
-def _times_most(one: Finding) -> bool:
-    """Whether auto_explain times the plans of most statements, which makes each of them slower."""
-    return one.kind == "plans" and one.figures.get("sample_rate", 1.0) >= _TIMED_SHARE
-
-
-def _has_reason(own: Finding | None) -> bool:
-    """Whether a statement's finding says why it takes its time."""
-    return own is not None and own.class_ != INFORMATION
 
 
 def _with_share(one: Finding, cause: Cause, whole: Partition) -> Finding:

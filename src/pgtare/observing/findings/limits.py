@@ -10,7 +10,6 @@ from pgtare.observing.findings import remedies
 from pgtare.observing.findings.finding_parts import named, of_limit, spent, who
 from pgtare.observing.findings.model import Finding, Remedy
 from pgtare.observing.findings.observation import (
-    HorizonHolder,
     SampledSession,
     ServerCounters,
     ServerState,
@@ -123,7 +122,7 @@ def _connections(state: ServerState) -> Finding | None:
                 does=f"let {name} use a pooler, or give its own pool a smaller limit"
                 if role
                 else "see in the server's log who connects: they have not logged in yet (from 18 "
-                "on these are listed), or their role was dropped",
+                "on these are listed), or their role was dropped"
             ),
             *([_end_idle(role, application)] if role and resting else []),
             *([_idle_limit(role, in_transaction=open_ > resting)] if role else []),
@@ -235,7 +234,7 @@ def _lost_slot(slot: Slot) -> Finding:
         remedy=[
             Remedy(
                 does="make its consumer anew, if there still is one: a standby from a backup, a "
-                "subscriber by a copy of the data",
+                "subscriber by a copy of the data"
             ),
             remedies.drop_slot(slot.name, "then: nothing can be read from it any more"),
         ],
@@ -253,7 +252,7 @@ def _slot_remedies(slot: Slot) -> list[Remedy]:
     return [
         Remedy(
             does="look at its consumer, and restart it if it confirms nothing: a slot that is "
-            "being read cannot be dropped",
+            "being read cannot be dropped"
         ),
         remedies.setting(
             "max_slot_wal_keep_size", "-1", "gives it time", "WAL fills the disk meanwhile"
@@ -266,7 +265,9 @@ def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) 
     if freeze is None or after is None or not _is_old(after.xid_age, freeze):
         return None
     reached = after.xid_age >= _NEARLY_LAST
-    holder = _freeze_holder(state)
+    # in any database: none counts as frozen past the oldest snapshot of all, as they share some
+    # catalogues
+    holder = oldest_holder(h for h in state.now.horizon if h.age_xids >= 0.5 * after.xid_age)
     session = None
     title = (
         f"vacuum does not freeze the rows of database {after.xid_database} fast enough "
@@ -274,7 +275,7 @@ def _transaction_numbers(state: ServerState, samples: Sequence[SessionsSample]) 
     )
     evidence = [
         f"database {after.xid_database}: {after.xid_age:,} transactions since its oldest row was "
-        f"frozen; autovacuum_freeze_max_age = {freeze:,.0f}, and the end is at 2 billion",
+        f"frozen; autovacuum_freeze_max_age = {freeze:,.0f}, and the end is at 2 billion"
     ]
     fixes: list[Remedy] = []
     if holder is not None:
@@ -340,31 +341,20 @@ def _faster_autovacuum(state: ServerState) -> list[Remedy]:
     ]
 
 
-def _freeze_holder(state: ServerState) -> HorizonHolder | None:
-    """Who keeps the oldest rows of the oldest database from being frozen; None: nobody does.
-
-    It may be in any database: no database counts as frozen past the oldest snapshot of all, since
-    they share some catalogues.
-    """
-    if state.after is None:
-        return None
-    age = state.after.xid_age
-    return oldest_holder(one for one in state.now.horizon if one.age_xids >= 0.5 * age)
-
-
 def _multixacts(state: ServerState) -> Finding | None:
     freeze, after = state.number(_MULTIXACT_FREEZE), state.after
     if freeze is None or after is None or not _is_old(after.multixact_age, freeze):
         return None
     reached = after.multixact_age >= _NEARLY_LAST
     one = _oldest(state)
+    said = "" if one is None else f": the transaction of {named(one)} is the oldest"
     return of_limit(
         "multixact",
         reached=reached,
         root=who(one),
         object=after.multixact_database,
         title=f"vacuum does not freeze the multixacts of database {after.multixact_database} fast "
-        f"enough{_said(one)}",
+        f"enough{said}",
         evidence=[
             f"{after.multixact_age:,} multixacts since its oldest one; {_MULTIXACT_FREEZE} = "
             f"{freeze:,.0f}, and the end is at 2 billion, or where their members fill 4 billion",
@@ -401,7 +391,7 @@ def _notifications(state: ServerState) -> Finding | None:
         remedy=[
             Remedy(
                 does="look into the server's log for «NOTIFY queue is»: it names the process that "
-                "keeps the most; end its transaction, or let its application stay in none",
+                "keeps the most; end its transaction, or let its application stay in none"
             ),
             *_if("it is the one that the log names", remedies.end(one) if one else []),
         ],
@@ -423,11 +413,6 @@ def _oldest(state: ServerState) -> SampledSession | None:
 def _if(condition: str, fixes: Iterable[Remedy]) -> list[Remedy]:
     """Remedies that only help under a condition."""
     return [each.model_copy(update={"does": f"if {condition}: {each.does}"}) for each in fixes]
-
-
-def _said(one: SampledSession | None) -> str:
-    """The words for a title."""
-    return "" if one is None else f": the transaction of {named(one)} is the oldest"
 
 
 def _ended(one: SampledSession | None) -> list[Remedy]:

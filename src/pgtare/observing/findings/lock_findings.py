@@ -35,11 +35,11 @@ _LOCK_TIMEOUT = Remedy(
 )
 _SAME_ORDER = Remedy(
     does="have all transactions take their locks in the same order (rows by SELECT … ORDER BY … "
-    "FOR UPDATE), and clients retry what fails with SQLSTATE 40P01",
+    "FOR UPDATE), and clients retry what fails with SQLSTATE 40P01"
 )
 _THE_LAST = Remedy(
     does="end the others that hold it, too, if they do not end by themselves: it is free when the "
-    "last of them has ended",
+    "last of them has ended"
 )
 _LIST_PREPARED = Remedy(
     command="SELECT gid, prepared, owner, database FROM pg_prepared_xacts ORDER BY prepared;",
@@ -102,7 +102,7 @@ def lock(cause: Cause, whole: Partition) -> Finding:
             Remedy(
                 does="call pg_advisory_unlock() with the lock's key in its own session, if the "
                 "application still knows it: the lock is the session's, so it outlasts "
-                "transactions",
+                "transactions"
             ),
         )
     if cause.gate is not None:
@@ -193,10 +193,7 @@ def _waiting_for_the_end(cause: Cause) -> list[SampledSession]:
 
 
 def _older_transaction(
-    cause: Cause,
-    whole: Partition,
-    root: SampledSession,
-    builds: list[SampledSession],
+    cause: Cause, whole: Partition, root: SampledSession, builds: list[SampledSession]
 ) -> Finding:
     build = builds[0]
     text = build.text or whole.observation.text(build.statement)
@@ -253,7 +250,7 @@ def _election(cause: Cause, whole: Partition, root: SampledSession) -> Finding:
         [
             Remedy(
                 does="none if this elects a leader; sessions that try pg_try_advisory_lock() now "
-                "and then would occupy no connection that waits",
+                "and then would occupy no connection that waits"
             )
         ],
         class_=INFORMATION,
@@ -326,7 +323,7 @@ def hot_lock(cause: Cause, whole: Partition) -> Finding:
         fixes = [
             Remedy(
                 does="send fewer notifications (NOTIFY), or send them in short transactions of "
-                "their own, with synchronous_commit = off where they may be lost",
+                "their own, with synchronous_commit = off where they may be lost"
             )
         ]
     elif cause.event == "Lock/extend":
@@ -335,7 +332,7 @@ def hot_lock(cause: Cause, whole: Partition) -> Finding:
             Remedy(
                 does="let fewer sessions load into one table at once, or into partitions of it, "
                 "with COPY or many rows a statement; PostgreSQL 16 and later add many pages at "
-                "a time",
+                "a time"
             )
         ]
     elif unseen:
@@ -350,7 +347,7 @@ def hot_lock(cause: Cause, whole: Partition) -> Finding:
         fixes = [
             Remedy(
                 does="make the transactions that take it shorter: change the row that all share as "
-                "the last statement before COMMIT; or spread it over several rows",
+                "the last statement before COMMIT; or spread it over several rows"
             )
         ]
     return of_cause(

@@ -88,8 +88,7 @@ class Finding(Model):
     level: Level = Field(description="`critical`, `warning` or `info`")
     since: datetime | None = Field(default=None, description="when it began; `null`: not known")
     share: float | None = Field(
-        default=None,
-        description="of all active time, from 0 to 1; `null`: none of its own",
+        default=None, description="of all active time, from 0 to 1; `null`: none of its own"
     )
     aas: float | None = Field(default=None, description="sessions that it holds up, on average")
     active_s: float | None = Field(default=None, description="active time that it took, s")
@@ -99,8 +98,7 @@ class Finding(Model):
     )
     root: Who | None = Field(default=None, description="whom the others wait for")
     gate: Who | None = Field(
-        default=None,
-        description="who waits for a table, with half or more of the others behind it",
+        default=None, description="who waits for a table, with half or more of the others behind it"
     )
     query_id: str | None = Field(default=None, description="identifier of its statement")
     object: str | None = Field(default=None, description="the table or other object")

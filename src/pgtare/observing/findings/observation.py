@@ -62,8 +62,10 @@ class SampledSession:
     @cached_property
     def is_active(self) -> bool:
         """Whether its time counts: that of a client, at work, and not pacing itself."""
+        # with track_activities = off it does not say what it does
+        hidden = self.state == "disabled" and self.type == "Lock"
         return (
-            (self.state in ("active", "fastpath function call") or self._hides_its_state)
+            (hidden or self.state in ("active", "fastpath function call"))
             and not is_background(self.backend_type)
             and self.type != "Activity"
             and self.label not in PACING
@@ -75,11 +77,6 @@ class SampledSession:
         if self.query_us is None or self.xact_us is None:
             return False
         return self.query_us - self.xact_us <= _AT_ONCE_US
-
-    @property
-    def _hides_its_state(self) -> bool:
-        """Whether it waits for a lock, but does not say what it does (track_activities = off)."""
-        return self.state == "disabled" and self.type == "Lock"
 
     @cached_property
     def statement(self) -> StatementKey:

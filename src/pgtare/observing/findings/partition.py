@@ -193,9 +193,7 @@ def _waiting(sample: SessionsSample) -> frozenset[tuple[int, int | None]]:
     return frozenset((one.pid, one.query_us) for one in sample.sessions if one.type == "Lock")
 
 
-def _by_process(
-    samples: Iterable[SessionsSample],
-) -> dict[int, list[tuple[float, SampledSession]]]:
+def _by_process(samples: Iterable[SessionsSample]) -> dict[int, list[tuple[float, SampledSession]]]:
     found: dict[int, list[tuple[float, SampledSession]]] = defaultdict(list)
     for sample in samples:
         for one in sample.sessions:
@@ -383,10 +381,7 @@ def is_unknown(cause: Cause) -> bool:
 
 
 def _with_unknown(
-    roots: list[Cause],
-    group: list[Cause],
-    before: Mapping[float, float],
-    others: dict[str, Cause],
+    roots: list[Cause], group: list[Cause], before: Mapping[float, float], others: dict[str, Cause]
 ) -> list[Cause]:
     """The causes of an object: waits of which nobody knows more are for a root of that sample.
 

@@ -16,7 +16,7 @@ _SIGNAL = (
 #: What goes on when queries of a standby hold up what it applies.
 REPLAY_CANCELS = Remedy(
     does="wait: after max_standby_streaming_delay (never, if that is -1) the server cancels what "
-    "uses the table on this standby; on the primary nothing waits",
+    "uses the table on this standby; on the primary nothing waits"
 )
 #: What the server says of a vacuum that does not give way.
 _WRAPAROUND = "(to prevent wraparound)"
@@ -94,7 +94,7 @@ def where_else(one: Finding, sources: Mapping[str, str]) -> Finding:
     said = [
         Remedy(
             does=f"{name} is set by {_SOURCES.get(source, source)}, which goes before ALTER "
-            "SYSTEM: change it there",
+            "SYSTEM: change it there"
         )
         for name, source in sources.items()
         if re.search(rf"\bALTER SYSTEM SET {re.escape(name)} ", sql)

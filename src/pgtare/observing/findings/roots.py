@@ -6,11 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pgtare.observing.findings.observation import (
-    Observation,
-    SampledSession,
-    SessionsSample,
-)
+from pgtare.observing.findings.observation import Observation, SampledSession, SessionsSample
 
 #: States in which each sample has a session.
 _SAMPLED = ("active", "idle in transaction", "fastpath")
@@ -61,14 +57,12 @@ class BlockerGraph:
         self._locks = observation.locks
         self._known: dict[tuple[int, int | None], list[_Asked]] = {}
         for sample in observation.samples:  # a later sample may know whom an earlier wait was for
-            self._learn(sample)
-
-    def _learn(self, sample: SessionsSample) -> None:
-        rows = sample.by_process
-        for one in sample.sessions:
-            if one.blockers:
-                asked = _Asked(sample.at, one.blockers, [rows.get(pid) for pid in one.blockers])
-                self._known.setdefault((one.pid, one.query_us), []).append(asked)
+            rows = sample.by_process
+            for one in sample.sessions:
+                if one.blockers:
+                    held = [rows.get(pid) for pid in one.blockers]
+                    asked = _Asked(sample.at, one.blockers, held)
+                    self._known.setdefault((one.pid, one.query_us), []).append(asked)
 
     def _inherited(
         self, one: SampledSession, at: float, rows: Mapping[int, SampledSession]

@@ -33,7 +33,7 @@ _OLD_S = 60.0
 #: Those that hold the horizon, or only see one that another holds, the likelier first.
 _SESSIONS = ("session", ELSEWHERE)
 _END_ON_STANDBY = Remedy(
-    does="end the long transaction on that standby, or turn hot_standby_feedback off there",
+    does="end the long transaction on that standby, or turn hot_standby_feedback off there"
 )
 
 
@@ -61,6 +61,7 @@ def _checkpoints(observation: Observation) -> Finding | None:
         return None
     # one step at a time: what the rate of some seconds asks for may not fit on the disk
     wanted = max(2 * most, min(4 * most, rate * timeout * 2 / (1 << 20)))
+    rounded = 1 << max(9, int(wanted - 1).bit_length())
     assert state.after is not None
     return Finding(
         key="setting/checkpoints",
@@ -81,7 +82,7 @@ def _checkpoints(observation: Observation) -> Finding | None:
         remedy=[
             remedies.setting(
                 "max_wal_size",
-                f"'{_rounded(wanted)}MB'",
+                f"'{rounded}MB'",
                 "fewer checkpoints come before their time; if that is not enough, look again",
                 "takes as much room on the disk, and a full disk stops the server; recovery after "
                 "a crash takes longer",
@@ -91,10 +92,6 @@ def _checkpoints(observation: Observation) -> Finding | None:
         because="the server counts checkpoints and WAL",
         figures={"requested_per_min": requested * 60, "full_every_s": each},
     )
-
-
-def _rounded(megabytes: float) -> int:
-    return 1 << max(9, int(megabytes - 1).bit_length())
 
 
 def _dead_rows(observation: Observation) -> Finding | None:
@@ -219,16 +216,13 @@ def _slot_remedies(holder: HorizonHolder, slots: Iterable[Slot]) -> list[Remedy]
     """What a slot needs; one that is being read cannot be dropped, and its consumer is there."""
     reads = next((one for one in slots if one.name == holder.name and one.active), None)
     if reads is None:
-        return [
-            Remedy(does="bring its consumer back"),
-            remedies.drop_slot(holder.name),
-        ]
+        return [Remedy(does="bring its consumer back"), remedies.drop_slot(holder.name)]
     if reads.kind == "physical":
         return [_END_ON_STANDBY]
     return [
         Remedy(
             does="look at its consumer, which is connected: it confirms nothing, or a transaction "
-            "is open that began so long ago",
+            "is open that began so long ago"
         )
     ]
 

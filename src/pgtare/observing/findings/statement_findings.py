@@ -134,6 +134,10 @@ def statement(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
             sure=False,
         )
     unknown = _not_analyzed(key, whole.observation)
+    events = [
+        f"{event} {numbers.percent(100 * cause.events[event] / cause.seconds)}"
+        for event in cause.events.most(3)
+    ]
     roles = [role for role, _ in cause.applications.most(2)]
     applications = [name for _, name in cause.applications.most(2) if name]
     by = f"role {', '.join(dict.fromkeys(roles))}"
@@ -148,7 +152,7 @@ def statement(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
         object=explained.object,
         title=f"«{short(text)}» {explained.title}",
         evidence=[
-            f"{share_line(share, aas)}: {_spent_in(cause)}",
+            f"{share_line(share, aas)}: {', '.join(events)}",
             *explained.evidence,
             *_calls(cause, whole),
             *(f"no ANALYZE of {name} is known since counters were reset" for name in unknown),
@@ -179,14 +183,6 @@ def _not_analyzed(key: StatementKey, observation: Observation) -> list[str]:
     return [name for name in tables if is_of_table(key, name, observation)][:3]
 
 
-def _spent_in(cause: Cause) -> str:
-    parts = [
-        f"{event} {numbers.percent(100 * cause.events[event] / cause.seconds)}"
-        for event in cause.events.most(3)
-    ]
-    return ", ".join(parts)
-
-
 def _text(cause: Cause, whole: Partition) -> str:
     return whole.observation.text(next(iter(cause.statements)))
 
@@ -209,11 +205,11 @@ def _look(text: str) -> Remedy:
     if not _READS.match(text):
         return Remedy(
             does=f"EXPLAIN {short(text, 200)} with values of its parameters shows its plan; "
-            "ANALYZE would execute it",
+            "ANALYZE would execute it"
         )
     return Remedy(
         does=f"EXPLAIN (ANALYZE, BUFFERS) {short(text, 200)} with values of its parameters "
-        "executes it, and shows which node takes the time",
+        "executes it, and shows which node takes the time"
     )
 
 
@@ -232,9 +228,7 @@ def _generic(cause: Cause, whole: Partition) -> Explanation | None:
     else:
         where = _altered(own)
         reset = Remedy(
-            command=f"{where} RESET plan_cache_mode;",
-            does=again,
-            privilege="the right to alter it",
+            command=f"{where} RESET plan_cache_mode;", does=again, privilege="the right to alter it"
         )
     return Explanation(
         "generic",
@@ -321,7 +315,7 @@ def _more_memory(cause: Cause, whole: Partition, each: float) -> Iterator[Remedy
     if now is not None and size <= now:
         yield Remedy(
             does=f"see its plan: it spills although its sessions have {now:,.3g} MB for each sort "
-            "or hash (work_mem), unless they set less themselves",
+            "or hash (work_mem), unless they set less themselves"
         )
     else:
         yield Remedy(
@@ -412,12 +406,12 @@ def _scan(cause: Cause, whole: Partition) -> Explanation | None:
     )
     if not _HAS_CONDITIONS.search(conditions):
         fix = Remedy(
-            does="no index helps if it needs all rows: run it less often, or keep its result",
+            does="no index helps if it needs all rows: run it less often, or keep its result"
         )
     elif unclear:
         fix = Remedy(
             does=f"if few rows of {table.name} match its conditions, an index on the column that "
-            "these compare finds them: see the plan first",
+            "these compare finds them: see the plan first"
         )
     else:
         fix = Remedy(
@@ -518,9 +512,6 @@ def _crowded(cause: Cause, whole: Partition) -> Explanation | None:
             f"{processors:g} (CPU)",
         ),
         "more sessions compute than there are processors: all of them wait for their turn",
-        (
-            _look(text),
-            Remedy(does="run it in fewer sessions at once, by a pooler's limit"),
-        ),
+        (_look(text), Remedy(does="run it in fewer sessions at once, by a pooler's limit")),
         table_of(text),
     )

@@ -24,13 +24,12 @@ _LONG_COMMIT_S = 1.0
 _FEW_SEEN = 5
 _LESS_LOG = [
     Remedy(
-        does="let fewer sessions load or change much at once; make indexes after a load, not "
-        "before",
+        does="let fewer sessions load or change much at once; make indexes after a load, not before"
     ),
     Remedy(
         does="write less: after each checkpoint a page goes to the log as a whole once, so a "
         "larger max_wal_size and wal_compression help; what can be lost needs no log (UNLOGGED "
-        "tables)",
+        "tables)"
     ),
 ]
 #: A statement that waits so long for its client is worth telling, s; and one that is a fault.
@@ -43,13 +42,7 @@ _STANDBY = re.compile(r'"((?:[^"]|"")*)"|([\w.*-]+)')
 _INFO: Mapping[str, Any] = {"class_": INFORMATION, "level": "info"}
 
 
-def _found(
-    cause: Cause,
-    whole: Partition,
-    *,
-    evidence: Iterable[str] = (),
-    **more: Any,
-) -> Finding:
+def _found(cause: Cause, whole: Partition, *, evidence: Iterable[str] = (), **more: Any) -> Finding:
     """A finding of what sessions wait for. evidence: after their share of the time."""
     share = f"{share_line(whole.share(cause), whole.aas(cause))}: {', '.join(cause.events.most(3))}"
     fields: dict[str, Any] = {
@@ -100,7 +93,7 @@ def log(cause: Cause, whole: Partition, *, busy: bool) -> Finding | None:
         why="a commit returns when its part of the log is on disk, and the disk takes so long",
         remedy=[
             Remedy(
-                does="put more changes into one transaction: one sync for all of them (batches)",
+                does="put more changes into one transaction: one sync for all of them (batches)"
             ),
             Remedy(
                 command="SET synchronous_commit = off;",
@@ -213,7 +206,7 @@ def _standby_remedies(wanted: str, *, outage: bool, slow: bool) -> list[Remedy]:
         return [
             Remedy(
                 does="look at the standby and the network to it: it answers late, and each commit "
-                "waits for its answer",
+                "waits for its answer"
             )
         ]
     return [
@@ -260,14 +253,14 @@ def client(cause: Cause, whole: Partition) -> Finding | None:
         title=f"{name} (pid {one.pid}) waits for its client in the middle of a statement: the "
         f"client {what}",
         evidence=[
-            f"statement «{short(text)}» for {spent(one.query_age_s or 0.0)}, role {one.role}",
+            f"statement «{short(text)}» for {spent(one.query_age_s or 0.0)}, role {one.role}"
         ],
         why="the server waits for the client or the network, with the transaction open: it keeps "
         "its locks, and vacuum from removing rows",
         remedy=[
             Remedy(
                 does="look at the client: what it does between two pieces of data, its network, "
-                "and its driver's fetch size",
+                "and its driver's fetch size"
             ),
             *([] if goes_on else remedies.end(one)[-1:]),
         ],
@@ -308,12 +301,11 @@ def resources(causes: list[Cause], whole: Partition) -> list[tuple[Cause, Findin
             common.waiters |= cause.waiters
             common.first_at = min(common.first_at or cause.first_at, cause.first_at)
             common.last_at = max(common.last_at, cause.last_at)
-    found = []
-    for common in events.values():
-        made = _resource(common, whole)
-        if made is not None:
-            found.append((common, made))
-    return found
+    return [
+        (common, made)
+        for common in events.values()
+        if (made := _resource(common, whole)) is not None
+    ]
 
 
 def _resource(common: Cause, whole: Partition) -> Finding | None:
@@ -338,7 +330,7 @@ def _resource(common: Cause, whole: Partition) -> Finding | None:
             remedy=[
                 Remedy(
                     does="let fewer sessions run at once (a pooler's limit), or give the server "
-                    "more processors; `pgtare flame record` shows what they compute",
+                    "more processors; `pgtare flame on` shows what they compute"
                 )
             ],
         )

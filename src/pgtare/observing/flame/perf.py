@@ -217,9 +217,7 @@ class Collector:
                 pass_fds=(command_in, answer_out),
             )
             self._script = self._start(
-                [perf, *_SCRIPT, fields, *sift],
-                stdin=self._record.stdout,
-                bufsize=1 << 20,
+                [perf, *_SCRIPT, fields, *sift], stdin=self._record.stdout, bufsize=1 << 20
             )
         finally:
             os.close(command_in)

@@ -21,11 +21,7 @@ from pgtare.observing.flame.documents import FlameGraph, FlameStack
 from pgtare.observing.flame.profile import FrameChange, Profile
 from pgtare.observing.flame.recording import BLOCKED, RUNNABLE, FlameRecording
 
-TITLES = {
-    "on": "On the processor",
-    "off": "Blocked",
-    "wake": "Blocked, and what ended it",
-}
+TITLES = {"on": "On the processor", "off": "Blocked", "wake": "Blocked, and what ended it"}
 HEAD = ["frame", "with callees", "share", "in itself"]
 CHANGE_HEAD = ["frame", "before", "after", "points"]
 #: Rows of a table in the terminal, and on a page.

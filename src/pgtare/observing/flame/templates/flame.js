@@ -36,9 +36,7 @@
     for (const c of node.name) hash = (hash * 31 + c.codePointAt(0)) % 997;
     const shade = hash % 14;
     if (node.name.startsWith("wait: ")) return `hsl(285 55% ${74 + shade}%)`;
-    if (node.name.startsWith("statement: ") || node.name.startsWith("arm: ")) {
-      return `hsl(150 45% ${72 + shade}%)`;
-    }
+    if (node.name.startsWith("statement: ")) return `hsl(150 45% ${72 + shade}%)`;
     if (node.name.startsWith("woken by ")) return `hsl(200 70% ${76 + shade}%)`;
     if (node.name.endsWith("_[k]")) return `hsl(32 90% ${68 + shade}%)`;
     return `hsl(52 85% ${66 + shade}%)`;

@@ -134,9 +134,7 @@ def _statement(ledger: Ledger, i: int, begin: int, end: int) -> str | None:
 def _lines(ledger: Ledger, i: int, begin: int, end: int) -> tuple[tuple[str, float], ...]:
     entries = ledger.entries
     start = np.where(
-        entries.top >= 0,
-        np.append(ledger.calls["start"], 0)[entries.top],
-        entries.begin,
+        entries.top >= 0, np.append(ledger.calls["start"], 0)[entries.top], entries.begin
     )
     of = entries.of((entries.process == i) & (start >= begin) & (start < end))
     met, key = np.unique(of.component, return_inverse=True)

@@ -162,9 +162,7 @@ def grouped(ledger: Ledger, entries: LedgerEntries, label: Callable[[Node], str]
     all its fetches, however many nodes have one label; calls that were not measured count as calls.
     """
     spent = np.bincount(
-        entries.call[entries.call >= 0],
-        entries.ns[entries.call >= 0],
-        minlength=len(ledger.calls),
+        entries.call[entries.call >= 0], entries.ns[entries.call >= 0], minlength=len(ledger.calls)
     )
     many = ledger.fetches()
     booked: list[tuple[str, float, int]] = []  # name, ns, and how often it counts
@@ -174,7 +172,11 @@ def grouped(ledger: Ledger, entries: LedgerEntries, label: Callable[[Node], str]
         if ns > 1e-3:
             booked.append((f"{name}, {NOT_BY_NODE}", ns, int(many[call])))
 
-    runs = _runs(ledger)
+    runs = {
+        (i, run.call): run
+        for i, process in enumerate(ledger.processes)
+        for run in process.stream.rowsources
+    }
     measured: dict[tuple[int, int], list[int]] = defaultdict(list)
     for call in np.flatnonzero(spent).tolist():
         execution = _execution(ledger, call, runs)
@@ -237,12 +239,3 @@ def _inner(ledger: Ledger) -> npt.NDArray[np.float64]:
             np.add.at(found, offset + outer[within], calls["busy"][within])
         offset += len(calls)
     return found
-
-
-def _runs(ledger: Ledger) -> dict[tuple[int, int], RowSources]:
-    """The row sources of each execution, by process and number of the call."""
-    return {
-        (i, run.call): run
-        for i, process in enumerate(ledger.processes)
-        for run in process.stream.rowsources
-    }

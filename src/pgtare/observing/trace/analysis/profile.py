@@ -68,7 +68,9 @@ def profiles(
     """The profile by each of some groupings, of bookings that are selected once."""
     scope = scope or Scope()
     entries = select(ledger, scope)
-    heading = _heading(ledger, scope, entries)
+    # the statements that it took have names
+    taken = [] if scope.statement is None else [_quoted(_names_by_time(ledger, entries))]
+    heading = _joined(scope, taken) or "all sessions"
     return [_profile(ledger, by, scope, entries, heading) for by in groupings]
 
 
@@ -77,8 +79,10 @@ def _profile(
 ) -> TraceProfile:
     names, key, ns, times = _GROUPERS[by](ledger, entries)
     if by in ("event", "class"):
-        # a wait that was cut is still one, of its whole length
-        lines = _lines(names, key, ns, _or_rests(key, times), entries.whole)
+        # a wait that was cut is still one, of its whole length; if all of an event began before
+        # what is looked at, their rests count
+        times = np.where(np.bincount(key, times, minlength=1)[key] > 0, times, 1)
+        lines = _lines(names, key, ns, times, entries.whole)
         shares = {ledger.name(event): share for event, share in ledger.kernel_share.items()}
         for line in lines:
             line.kernel_ns = shares.get(line.name, 0.0) * line.total_ns
@@ -119,12 +123,6 @@ def select(ledger: Ledger, scope: Scope) -> LedgerEntries:
         words = _joined(scope, wanted) or "sessions"
         raise UsageError(f"the trace holds nothing of {words}: {_listing(scope)}")
     return found
-
-
-def _heading(ledger: Ledger, scope: Scope, entries: LedgerEntries) -> str:
-    """What the bookings within a scope are of, by the names of the statements that it took."""
-    taken = [] if scope.statement is None else [_quoted(_names_by_time(ledger, entries))]
-    return _joined(scope, taken) or "all sessions"
 
 
 def _joined(scope: Scope, words: list[str]) -> str:
@@ -195,7 +193,7 @@ def _by_statement(ledger: Ledger, entries: LedgerEntries) -> Bookings:
     labels = statement_labels(ledger)
     inside = _looked_up(labels.of_call, entries.top) + len(_OUTSIDE)
     key = np.where(entries.top >= 0, inside, _outside(entries))
-    return _by_run([*_OUTSIDE, *labels.names], key, ledger, labels.of_call, entries)
+    return _by_run([*_OUTSIDE, *labels.names], key, ledger, entries)
 
 
 def _outside(entries: LedgerEntries) -> Integers:
@@ -204,26 +202,20 @@ def _outside(entries: LedgerEntries) -> Integers:
     return np.select(kinds, [1, 2], default=0)
 
 
-def _by_run(
-    names: list[str],
-    key: Integers,
-    ledger: Ledger,
-    of_call: Integers,
-    entries: LedgerEntries,
-) -> Bookings:
-    tops = np.unique(entries.top[entries.top >= 0])
-    run, itself = _runs(ledger, of_call, tops)
+def _by_run(names: list[str], key: Integers, ledger: Ledger, entries: LedgerEntries) -> Bookings:
+    run, itself = _runs(ledger, np.unique(entries.top[entries.top >= 0]))
     unit = np.where(entries.top >= 0, _looked_up(run, entries.top), -1)
     return _once_each(names, key, entries, unit, _looked_up(itself, entries.top))
 
 
-def _runs(ledger: Ledger, of_call: Integers, tops: Integers) -> tuple[Integers, Integers]:
+def _runs(ledger: Ledger, tops: Integers) -> tuple[Integers, Integers]:
     """For each call of a ledger: the number of its run, and 1 if it is the run itself.
 
     A run is an execution or the call of a utility statement. What prepares a statement belongs to
-    its next run in that session, fetches and commits to the last one. of_call: the statement of
-    each call. tops: the outermost calls; for others the number is -1.
+    its next run in that session, fetches and commits to the last one. tops: the outermost calls;
+    for others the number is -1.
     """
+    of_call = statement_labels(ledger).of_call
     number = np.full(len(ledger.calls), -1, np.int64)
     itself = np.zeros(len(ledger.calls), np.int64)
     if not len(tops):
@@ -259,8 +251,7 @@ def _by_call(ledger: Ledger, entries: LedgerEntries) -> Bookings:
 
 def _by_session(ledger: Ledger, entries: LedgerEntries) -> Bookings:
     names = [who(p.ring) for p in ledger.processes]
-    of_call = statement_labels(ledger).of_call
-    return _by_run(names, entries.process, ledger, of_call, entries)
+    return _by_run(names, entries.process, ledger, entries)
 
 
 def who(ring: Ring) -> str:
@@ -269,11 +260,7 @@ def who(ring: Ring) -> str:
 
 
 def _once_each(
-    names: list[str],
-    key: Integers,
-    entries: LedgerEntries,
-    unit: Integers,
-    times: Integers,
+    names: list[str], key: Integers, entries: LedgerEntries, unit: Integers, times: Integers
 ) -> Bookings:
     """Joined so that the bookings of one unit are one, with all its time, counted as times tells.
 
@@ -296,12 +283,6 @@ _GROUPERS: dict[Grouping, Callable[[Ledger, LedgerEntries], Bookings]] = {
     "relation": partial(plan_nodes.grouped, label=plan_nodes.relation_label),
     "session": _by_session,
 }
-
-
-def _or_rests(key: Integers, times: Integers) -> Integers:
-    """If all waits of an event began before what is looked at, their rests are what counts."""
-    whole = np.bincount(key, times, minlength=1)
-    return np.where(whole[key] > 0, times, 1)
 
 
 def _lines(

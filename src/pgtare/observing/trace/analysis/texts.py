@@ -68,7 +68,9 @@ def _labels(ledger: Ledger) -> StatementLabels:
     groups, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = np.asarray(inverse).ravel()
     numbers = np.zeros(len(groups), np.int64)
-    for i in _asked_for_first(calls["depth"], inverse, len(groups)).tolist():
+    # first those in which a client's own call is
+    own = np.bincount(inverse[calls["depth"] == 0], minlength=len(groups)) > 0
+    for i in np.argsort(~own, kind="stable").tolist():
         process, text_id, query_id, kind = groups[i].tolist()
         found = ledger.processes[process].stream.texts.get(text_id & 0xFFFFFFFFFFFFFFFF)
         query_id = query_id or (found.query_id if found else 0)
@@ -91,12 +93,6 @@ def _labels(ledger: Ledger) -> StatementLabels:
             texts[known[key]].add(text.strip())
         numbers[i] = known[key]
     return StatementLabels(_apart(names, query_ids), query_ids, numbers[inverse], texts)
-
-
-def _asked_for_first(depth: Integers, group: Integers, groups: int) -> Integers:
-    """The numbers of groups of calls: first of those in which a client's own is, then the rest."""
-    own = np.bincount(group[depth == 0], minlength=groups) > 0
-    return np.argsort(~own, kind="stable")
 
 
 def _tells_nothing(name: str) -> bool:

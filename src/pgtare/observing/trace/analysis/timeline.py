@@ -241,17 +241,13 @@ def _began(trace: Trace) -> int:
     return moment(trace.recording.get("began"))
 
 
-def _until(trace: Trace) -> int:
-    """When waits that had not ended were looked at, ns since 1970; 0: they were not."""
-    return moment((trace.end or {}).get("until"))
-
-
 def _go_on(process: Process, trace: Trace, base: int) -> None:
     """A session that waited when it was last looked at was there until then.
 
     So was the call in which it waited, of which nothing is written before it ends.
     """
-    stream, waits, until = process.stream, process.waits, _until(trace)
+    stream, waits = process.stream, process.waits
+    until = moment((trace.end or {}).get("until"))  # when waits under way were looked at
     if stream.ended or not until or not len(waits.start):
         return
     last = int(np.argmax(waits.start))

@@ -11,12 +11,7 @@ from pgtare.observing.trace.capture import recorder_locks
 from pgtare.observing.trace.capture.recorder_guard import Guard
 from pgtare.observing.trace.capture.ring_selection import Choice, Key
 from pgtare.observing.trace.capture.server import Server, telling
-from pgtare.observing.trace.capture.target import (
-    BY_RECORDER,
-    BY_STATEMENT,
-    QUERY_SETTINGS,
-    Target,
-)
+from pgtare.observing.trace.capture.target import BY_RECORDER, BY_STATEMENT, QUERY_SETTINGS, Target
 from pgtare.postgres import pooler
 
 _CLIENTS = """

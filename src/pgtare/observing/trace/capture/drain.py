@@ -6,20 +6,20 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import psycopg
 
 from pgtare.observing.trace.capture.before_recording import Earlier
 from pgtare.observing.trace.capture.open_waits import OpenWait
-from pgtare.observing.trace.capture.ring_selection import Key, Traced
+from pgtare.observing.trace.capture.ring_selection import Choice, Held, Traced
 from pgtare.observing.trace.capture.server import Server, Unread
 from pgtare.observing.trace.file.records import POSTGRES_EPOCH_US
 from pgtare.observing.trace.file.tables import NO_RING, Table
-from pgtare.observing.trace.file.writer import Writer
+from pgtare.observing.trace.file.writer import Writer, row
 from pgtare.postgres import wait_ring
 from pgtare.postgres.wait_ring import Records, RingRecordKind, WaitRing, epoch_ns
 
@@ -77,11 +77,11 @@ class _Ring:
     number: int
     pid: int
     started: datetime
+    earlier: Earlier
     position: int = 0
     done: bool = False
     unreadable: str = ""
     lost: int = 0
-    earlier: Earlier = field(default_factory=lambda: Earlier(0))
     session_started: datetime | None = None
     open: bytes = b""  # what was read last, if that was only an open request
 
@@ -121,26 +121,6 @@ class _Session:
         return self.ring.ended is None or ring_started <= self.ring.ended
 
 
-class WhichRings(Protocol):
-    """Which rings are read, and from where on."""
-
-    @property
-    def began(self) -> datetime:
-        """When the trace begins."""
-
-    def takes(self, ring: Traced) -> bool:
-        """Whether a ring is read."""
-
-    def earlier(self, key: Key) -> Earlier:
-        """What keeps out what a ring held before that."""
-
-    def begins(self, key: Key) -> datetime | None:
-        """From when on the calls of a ring are in the trace, if each ring has its own begin."""
-
-    def joined(self, key: Key) -> datetime | None:
-        """When its session came to belong to the trace; None: it always did."""
-
-
 class Drain:
     """Reads every ring once a look; lost: rows of waits, and bytes of calls, by process.
 
@@ -148,7 +128,9 @@ class Drain:
     statements that only rings of waits tell of, and whose texts no ring has.
     """
 
-    def __init__(self, server: Server, writer: Writer, choice: WhichRings, *, waits: bool) -> None:
+    def __init__(
+        self, server: Server, writer: Writer, choice: Choice | Held, *, waits: bool
+    ) -> None:
         self.server, self.writer, self.choice, self.waits = server, writer, choice, waits
         self.began = choice.began
         self._begun_ns = time.monotonic_ns()
@@ -158,7 +140,6 @@ class Drain:
         self._labels: dict[int, tuple[str, str]] = {}
         self.unread = Unread()
         self.query_ids: set[int] = set()
-        self._untraced: set[int] = set()
         self._unread_before = server.unread()
         self._rings = 0
 
@@ -225,8 +206,8 @@ class Drain:
             ring = self.calls.get(found.key)
             if ring is None:
                 number = self._new(found.pid, found.started, {"kind": "sql", **_names(found)})
-                ring = _Ring(number, found.pid, found.started)
-                ring.earlier = self.choice.earlier(found.key)
+                earlier = self.choice.earlier(found.key)
+                ring = _Ring(number, found.pid, found.started, earlier)
                 self.calls[found.key] = ring
             if not ring.done:
                 busy |= self._drain_calls(ring)
@@ -235,7 +216,10 @@ class Drain:
             sessions[found.pid].append(_Session(found, ring.session_started))
         if self.waits and sessions:
             busy |= self._look_at_waits(sessions)
-        self._look_at_unread()
+        unread = self.server.unread() - self._unread_before
+        if lost := unread.bytes - self.unread.bytes:
+            self._tell_loss(NO_RING, lost)
+        self.unread = unread
         return busy
 
     def keep_open_waits(
@@ -269,16 +253,11 @@ class Drain:
     def keep_untraced(self, wait: OpenWait, until: datetime) -> None:
         """Take the wait of a session that has no ring, and the statement that waits."""
         number = self._new(wait.pid, wait.started, {"kind": "waits", **_names(wait)})
-        self._untraced.add(number)
         self._keep_open_wait(number, wait, until)
         if wait.query_id:
-            self._keep_marks(
-                number,
-                kind=np.array([int(RingRecordKind.STATEMENT_BEGIN)]),
-                depth=np.array([0]),
-                when_ns=np.array([epoch_ns(wait.started)]),
-                value=np.array([wait.query_id]),
-            )
+            self.query_ids.add(wait.query_id)
+            begin = (int(RingRecordKind.STATEMENT_BEGIN), 0, epoch_ns(wait.started), wait.query_id)
+            self.writer.add(Table.MARKS, row(Table.MARKS, number, *begin))
 
     def _keep_open_wait(self, ring: int, wait: OpenWait, until: datetime) -> None:
         known = {label: number for number, label in self._labels.items()}
@@ -287,35 +266,15 @@ class Drain:
             event = len(self._labels)
             self._define([event], [0], [(wait.type, wait.event)])
         start = epoch_ns(wait.started)
-        self.writer.add(
-            Table.WAITS,
-            {
-                "ring": np.array([ring]),
-                "event": np.array([event]),
-                "gap_ns": np.array([start]),
-                "length_ns": np.array([max(epoch_ns(until) - start, 0)]),
-                "calls": np.array([1]),
-            },
-        )
-
-    def _look_at_unread(self) -> None:
-        now = self.server.unread() - self._unread_before
-        if lost := now.bytes - self.unread.bytes:
-            self._tell_loss(NO_RING, lost)
-        self.unread = now
+        length = max(epoch_ns(until) - start, 0)
+        self.writer.add(Table.WAITS, row(Table.WAITS, ring, event, start, length, 1))
 
     def _new(self, pid: int, started: datetime, description: dict[str, Any]) -> int:
         """Give a ring a number in the trace."""
         self._rings += 1
-        self.writer.define(
-            Table.RINGS,
-            {
-                "ring": np.array([self._rings]),
-                "pid": np.array([pid]),
-                "started_ns": np.array([epoch_ns(started)]),
-                "json": [json.dumps(description).encode()],
-            },
-        )
+        described = json.dumps(description).encode()
+        columns = row(Table.RINGS, self._rings, pid, epoch_ns(started), described)
+        self.writer.define(Table.RINGS, columns)
         return self._rings
 
     def _drain_calls(self, ring: _Ring) -> bool:
@@ -338,14 +297,7 @@ class Drain:
             raw = b"" if only_open and bytes(data) == ring.open else bytes(data)
             ring.open = bytes(data) if only_open else b""
             for at, kept in ring.earlier.without(ring.position, lost, raw):
-                self.writer.add(
-                    Table.STREAM,
-                    {
-                        "ring": np.array([ring.number]),
-                        "position": np.array([at]),
-                        "data": [kept],
-                    },
-                )
+                self.writer.add(Table.STREAM, row(Table.STREAM, ring.number, at, kept))
             if ended and position == ring.position:
                 ring.done = True
             ring.position = position
@@ -375,10 +327,7 @@ class Drain:
         if when_ns is None:
             ((now,),) = self.server.rows("SELECT clock_timestamp()")
             when_ns = epoch_ns(now)
-        when = np.array([when_ns])
-        self.writer.add(
-            Table.LOSSES, {"ring": np.array([ring]), "when_ns": when, "lost": np.array([lost])}
-        )
+        self.writer.add(Table.LOSSES, row(Table.LOSSES, ring, when_ns, lost))
 
     def _look_at_waits(self, sessions: Mapping[int, list[_Session]]) -> bool:
         busy = False
@@ -391,14 +340,8 @@ class Drain:
             if waits is None:
                 who = {"kind": "waits", "leader_pid": found.leader_pid, **_names(session)}
                 number = self._new(found.pid, found.started, who)
-                waits = _Waits(
-                    found.pid,
-                    found.started,
-                    number=number,
-                    leader_pid=found.leader_pid,
-                    begins=self.choice.begins(session.key),
-                    joined=self.choice.joined(session.key),
-                )
+                waits = _Waits(found.pid, found.started, number=number, leader_pid=found.leader_pid)
+                waits.begins, waits.joined = self.choice.of_waits(session.key)
                 self.rings[found.pid, found.started] = waits
             if not waits.done:
                 more = self._drain_waits(waits)
@@ -479,7 +422,7 @@ class Drain:
             )
 
     def _keep_marks(self, ring: int, **columns: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        if not self.server.has_calls or ring in self._untraced:
+        if not self.server.has_calls:
             begins = columns["kind"] == RingRecordKind.STATEMENT_BEGIN
             self.query_ids |= set(columns["value"][begins].tolist()) - {0}
         self.writer.add(Table.MARKS, {"ring": np.full(len(columns["kind"]), ring), **columns})

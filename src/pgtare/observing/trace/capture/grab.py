@@ -17,9 +17,9 @@ from pgtare.kit.notes import alike
 from pgtare.kit.numbers import counted, duration, span
 from pgtare.observing.trace.analysis.tracing_cost import Costs
 from pgtare.observing.trace.capture import open_waits
-from pgtare.observing.trace.capture.before_recording import NOBODY, Earlier, records
+from pgtare.observing.trace.capture.before_recording import NOBODY, records
 from pgtare.observing.trace.capture.drain import DRAIN, UNREADABLE, Drain, rings
-from pgtare.observing.trace.capture.ring_selection import Key, Traced
+from pgtare.observing.trace.capture.ring_selection import Held, Key, Start, Traced
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
 from pgtare.observing.trace.capture.target import Target, require_known
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
@@ -33,37 +33,6 @@ from pgtare.postgres.wait_ring import epoch_ns
 _LOOKS = 100
 #: In the header of a record, and behind that of FUSED.
 _NUMBER, _TIME, _FUSED_START = slice(8, 16), slice(16, 24), slice(40, 48)
-
-
-@dataclass(frozen=True)
-class _Start:
-    """Where the calls of a ring begin that are taken: the first record's place, number, begin."""
-
-    position: int
-    number: int
-    begin_ns: int
-
-
-@dataclass
-class _Held:
-    """The rings that are taken, from where on. began: no call is older."""
-
-    began: datetime
-    starts: dict[Key, _Start]
-
-    def takes(self, ring: Traced) -> bool:
-        return ring.key in self.starts
-
-    def earlier(self, key: Key) -> Earlier:
-        start = self.starts[key]
-        last = (start.number - 1, start.begin_ns) if start.number > 1 else None
-        return Earlier(start.position, last)
-
-    def begins(self, key: Key) -> datetime:
-        return _moment(key, self.starts[key])
-
-    def joined(self, key: Key) -> None:
-        """All sessions belonged to it at once."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +97,7 @@ def grab(
         since = None if last_s is None else now - timedelta(seconds=last_s)
         ever = datetime.fromtimestamp(0, now.tzinfo)
         found = [ring for ring in rings(server, since or ever) if _matches(target, ring)]
-        starts: dict[Key, _Start] = {}
+        starts: dict[Key, Start] = {}
         of: dict[Key, Traced] = {}
         unreadable: list[tuple[int, str]] = []
         for done, ring in enumerate(found):
@@ -137,8 +106,8 @@ def grab(
                 starts[ring.key], of[ring.key] = start, ring
     if not starts:
         return None
-    begins = {key: _moment(key, start) for key, start in starts.items()}
-    held = _Held(min(begins.values()), starts)
+    begins = {key: start.moment(key) for key, start in starts.items()}
+    held = Held(min(begins.values()), starts)
     document = {
         "pgtare": pgtare.__version__,
         "began": held.began.isoformat(),
@@ -171,13 +140,9 @@ def _matches(target: Target, ring: Traced) -> bool:
     return not own and target.matches(ring.pid, ring.user, ring.database, ring.application)
 
 
-def _moment(key: Key, start: _Start) -> datetime:
-    return key[1] + timedelta(microseconds=start.begin_ns // 1000)
-
-
 def _start(
     server: Server, ring: Traced, since: datetime | None, unreadable: list[tuple[int, str]]
-) -> _Start | None:
+) -> Start | None:
     """The first record of a ring, or since then; None: there is none, or it cannot be read.
 
     Then its process and the reason are added to `unreadable`.
@@ -200,25 +165,20 @@ def _start(
         for kind, record in records(bytes(data)):
             time = _signed(record[_TIME])
             if kind == RecordKind.OPEN:
-                return _Start(at, number + 1, time)
+                return Start(at, number + 1, time)
             if record[_NUMBER] == NOBODY:
                 continue
             number = _signed(record[_NUMBER])
             if time >= least:
-                return _Start(at, number, _begin(kind, record, time))
+                fused = kind == RecordKind.FUSED  # it was written as its request had ended
+                begin = min(time, _signed(record[_FUSED_START])) if fused else time
+                return Start(at, number, begin)
             at += len(record)
     return None
 
 
 def _signed(raw: bytes) -> int:
     return int.from_bytes(raw, "little", signed=True)
-
-
-def _begin(kind: int, record: bytes, time: int) -> int:
-    """When what a record tells began, in the ring's ns; time: when it was written."""
-    if kind != RecordKind.FUSED:
-        return time
-    return min(time, _signed(record[_FUSED_START]))
 
 
 def _notes(reaches: Sequence[SessionReach]) -> list[str]:
@@ -245,7 +205,7 @@ def _notes(reaches: Sequence[SessionReach]) -> list[str]:
 def _take(
     server: Server,
     writer: Writer,
-    held: _Held,
+    held: Held,
     reaches: list[SessionReach],
     unreadable: Sequence[tuple[int, str]] = (),
 ) -> Grabbed:

@@ -70,7 +70,12 @@ class TraceRecorder:
         pid = pooler.backend_pid(server.conn)
         self.guard = Guard(dsn, pid, calls=server.has_calls)
         try:
-            self._check(path)
+            server.level(None if target.armed_only else target.level)
+            if target.query_ids:
+                server.require_calls("--query-id")
+            if not target.armed_only:
+                check(server, target)
+            require_outside(server, path)
             with telling():
                 earlier = rings(server, None)
                 ((self.began, version),) = server.rows(
@@ -100,14 +105,6 @@ class TraceRecorder:
         self.notes: list[str] = []
         self._schedstat = run_queue.is_local(server.conn.info.host, pid)
 
-    def _check(self, path: Path) -> None:
-        self.server.level(None if self.target.armed_only else self.target.level)
-        if self.target.query_ids:
-            self.server.require_calls("--query-id")
-        if not self.target.armed_only:
-            check(self.server, self.target)
-        require_outside(self.server, path)
-
     @property
     def _takes_waits(self) -> bool:
         return self.server.has_waits and (self.target.armed_only or self.target.level >= 8)
@@ -132,19 +129,15 @@ class TraceRecorder:
         """
         limit = math.inf if seconds is None else seconds
         start = time.monotonic()
-        stopped, why = "error", ""
         with self.guard, signals.asked_to_stop() as asked:
             try:
                 stopped, why = self._loop(start, limit, lambda: asked.made or stop(), tell)
-            except MeasurementError as ex:
-                why = str(ex)
-                self._end("error", why)
-                raise MeasurementError(f"{why}; {self.path} holds what came before") from ex
-            except UsageError as ex:
+            except (MeasurementError, UsageError) as ex:
                 self._end("error", str(ex))
-                raise
-            found = self._finish(stopped, why, start)
-        return found
+                if isinstance(ex, UsageError):
+                    raise
+                raise MeasurementError(f"{ex}; {self.path} holds what came before") from ex
+            return self._finish(stopped, why, start)
 
     def _loop(
         self,
@@ -174,7 +167,6 @@ class TraceRecorder:
         return ("interrupt", "") if asked() else ("time", "")
 
     def _finish(self, stopped: str, why: str, start: float) -> TraceRecorded:
-        notes: list[str] = []
         with signals.deferred():
             try:
                 with telling():
@@ -205,6 +197,10 @@ class TraceRecorder:
             if (nobody or stopped == "space") and self.writer.holds_nothing:
                 self.writer.discard()
         drain, unread = self.drain, self.drain.unread
+        hints = []
+        if self.unnumbered and drain.sessions:
+            hints.append(UNNUMBERED if self.server.has_calls else _NO_STATEMENTS)
+        notes = []
         no_bytes, no_waits = self._unwritten()
         if no_bytes or no_waits:
             notes.append(unwritten_note(no_bytes, no_waits))
@@ -231,7 +227,7 @@ class TraceRecorder:
             unread_sessions=unread.sessions,
             unread_records=unread.records,
             unread_bytes=unread.bytes,
-            notes=[*self.arming.notes, *self._hints(), *self.notes, *notes],
+            notes=[*self.arming.notes, *hints, *self.notes, *notes],
         )
 
     def _keep_open_waits(self, waits: list[OpenWait], now: datetime) -> None:
@@ -301,11 +297,6 @@ class TraceRecorder:
             if not why:
                 stopped, why = ex.limit, str(ex)
         return stopped, why
-
-    def _hints(self) -> list[str]:
-        if not self.unnumbered or not self.drain.sessions:
-            return []
-        return [UNNUMBERED if self.server.has_calls else _NO_STATEMENTS]
 
     def _sample_processor(self) -> None:
         """How long each traced process has run and has waited for a processor, by the kernel."""

@@ -1,4 +1,4 @@
-"""Which rings a recording takes: those of sessions that it means, traced while it goes on.
+"""Which rings are taken: by a recording those of sessions that it means, traced meanwhile.
 
 A session keeps its ring as long as it lives, and the server keeps those of sessions that have
 ended: what was traced before is still there to be read, whether it was requested or not.
@@ -7,7 +7,7 @@ ended: what was traced before is still there to be read, whether it was requeste
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pgtare.observing.trace.capture.before_recording import Earlier
 from pgtare.observing.trace.capture.target import BY_STATEMENT, Target
@@ -44,6 +44,41 @@ class Traced:
         return self.pid, self.started
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where the calls of a ring begin that are taken: the first record's place, number, begin."""
+
+    position: int
+    number: int
+    begin_ns: int
+
+    def moment(self, key: Key) -> datetime:
+        """When that was, of the ring with this key."""
+        return key[1] + timedelta(microseconds=self.begin_ns // 1000)
+
+
+@dataclass
+class Held:
+    """Rings that are taken as they are, from where on. began: no call is older."""
+
+    began: datetime
+    starts: dict[Key, Start]
+
+    def takes(self, ring: Traced) -> bool:
+        """Whether a ring is taken."""
+        return ring.key in self.starts
+
+    def earlier(self, key: Key) -> Earlier:
+        """What keeps out what it held before that."""
+        start = self.starts[key]
+        last = (start.number - 1, start.begin_ns) if start.number > 1 else None
+        return Earlier(start.position, last)
+
+    def of_waits(self, key: Key) -> tuple[datetime | None, datetime | None]:
+        """From when on its calls are taken; all sessions belonged to it at once."""
+        return self.starts[key].moment(key), None
+
+
 @dataclass
 class Choice:
     """The sessions that a recording means, and their rings.
@@ -65,12 +100,9 @@ class Choice:
         """What keeps that out of it."""
         return Earlier(self.before.get(key, 0))
 
-    def begins(self, key: Key) -> None:
-        """All of them when the recording does."""
-
-    def joined(self, key: Key) -> datetime | None:
-        """When a session that had a ring of waits came to belong to it; None: it always did."""
-        return self._joined.get(key)
+    def of_waits(self, key: Key) -> tuple[datetime | None, datetime | None]:
+        """All begin as the recording; when a session with a ring of waits came to belong to it."""
+        return None, self._joined.get(key)
 
     def means(
         self,

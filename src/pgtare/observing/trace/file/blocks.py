@@ -147,22 +147,21 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Block | Damage]:
             yield Damage(path, at, end - at, found.what, following is None)
             at, reported = end, True
             continue
-        length, content = found
-        if content.number < expected:
-            yield Damage(path, at, length, "a block that is there twice")
+        if found.number < expected:
+            yield Damage(path, at, found.stored, "a block that is there twice")
         else:
             # the bytes of those that are missing are gone: cut out, not overwritten
-            lacking = content.number - expected
+            lacking = found.number - expected
             if lacking > 1 or (lacking and not reported):
                 what = counted(lacking, "block is missing", "blocks are missing")
                 yield Damage(path, at, 0, what)
-            yield content
-        expected, reported = max(expected, content.number + 1), False
-        at += length
+            yield found
+        expected, reported = max(expected, found.number + 1), False
+        at += found.stored
 
 
-def _block_at(file: BinaryIO, at: int, size: int) -> tuple[int, Block] | _Bad:
-    """The block here and its length, or what is wrong."""
+def _block_at(file: BinaryIO, at: int, size: int) -> Block | _Bad:
+    """The block here, or what is wrong."""
     file.seek(at)
     head = file.read(BLOCK_HEADER)
     if len(head) < BLOCK_HEADER:
@@ -181,7 +180,7 @@ def _block_at(file: BinaryIO, at: int, size: int) -> tuple[int, Block] | _Bad:
     if zlib.crc32(payload) != payload_sum:
         return _Bad("a block whose checksum is wrong", length)
     try:
-        return length, Block(table, rows, number, decode(payload, rows), length)
+        return Block(table, rows, number, decode(payload, rows), length)
     except Damaged as ex:
         return _Bad(f"a block with {ex}", length)
 

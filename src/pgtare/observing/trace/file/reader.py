@@ -138,27 +138,19 @@ class Trace:
         for kind, what in (("sql", "bytes of calls"), ("waits", "waits")):
             of_kind = ((n, ring.pid) for n, ring in self.rings.items() if ring.kind == kind)
             found += losses_notes(what, ((pid, self.losses.get(n, 0)) for n, pid in of_kind))
-        return found + self._unread() + self._unwritten() + self._without_waits()
-
-    def _without_waits(self) -> list[str]:
-        kinds = {ring.kind for ring in self.rings.values()}
-        if "waits" in kinds or not kinds or self.recording.get("level") not in (1, 4):
-            return []
-        return [
-            "waits were not recorded (levels 1 and 4 have none): their time is unaccounted, or "
-            "waiting for a processor; levels 8 and 12 tell"
-        ]
-
-    def _unread(self) -> list[str]:
         sessions, records, size = _sums(self.end, "unread", ("sessions", "records", "bytes"))
-        lost = max(size, self.losses.get(NO_RING, 0))
-        if not lost:
-            return []
-        return [unread_note(sessions, records, lost)]
-
-    def _unwritten(self) -> list[str]:
+        if lost := max(size, self.losses.get(NO_RING, 0)):
+            found.append(unread_note(sessions, records, lost))
         size, waits = _sums(self.end, "unwritten", ("bytes", "waits"))
-        return [unwritten_note(size, waits)] if size or waits else []
+        if size or waits:
+            found.append(unwritten_note(size, waits))
+        kinds = {ring.kind for ring in self.rings.values()}
+        if "waits" not in kinds and kinds and self.recording.get("level") in (1, 4):
+            found.append(
+                "waits were not recorded (levels 1 and 4 have none): their time is unaccounted, or "
+                "waiting for a processor; levels 8 and 12 tell"
+            )
+        return found
 
 
 def losses_notes(what: str, lost: Iterable[tuple[int, int]]) -> list[str]:
@@ -226,16 +218,15 @@ def load(path: Path) -> Trace:
                 f"{path} would take over {_EXPANDED} times its size in memory, which no recording "
                 "does: it was made to, and is not read"
             )
-        if found.table in _READ:
-            _READ[Table(found.table)](trace, found)
-        elif found.table in (Table.WAITS, Table.MARKS, Table.PROCESSOR):
-            table = Table(found.table)
-            rows: dict[str, Any] = dict(found.columns)
-            if table is Table.WAITS:
-                length = rows["length_ns"]
-                rows["start_ns"] = np.cumsum(rows["gap_ns"] + length) - length
-            for ring, part in by_ring(rows):
-                columns[table][ring].append(part)
+        if found.table not in (Table.WAITS, Table.MARKS, Table.PROCESSOR):
+            _take(trace, found)
+            continue
+        rows: dict[str, Any] = dict(found.columns)
+        if found.table == Table.WAITS:
+            length = rows["length_ns"]
+            rows["start_ns"] = np.cumsum(rows["gap_ns"] + length) - length
+        for ring, part in by_ring(rows):
+            columns[Table(found.table)][ring].append(part)
     for ring, parts in columns[Table.WAITS].items():
         trace.waits[ring] = _waits(parts)
     for ring, parts in columns[Table.MARKS].items():
@@ -329,64 +320,45 @@ def _concatenated(parts: list[dict[str, Any]], order_by: str) -> dict[str, Integ
     return joined
 
 
-def _read_recording(trace: Trace, block: Block) -> None:
-    trace.recording = trace.recording or _document(block)
+def _take(trace: Trace, block: Block) -> None:
+    """Take the rows of a table of which rows do not belong together by ring."""
+    if block.table == Table.RECORDING:
+        trace.recording = trace.recording or _document(block)
+    elif block.table == Table.END:
+        trace.end = _document(block)
+    elif block.table == Table.RINGS:
+        for number, pid, started, raw in _rows(block):
+            trace.rings[number] = _ring(number, pid, started, _mapping(raw))
+    elif block.table == Table.EVENTS:
+        for event, _, kind, name in _rows(block):
+            if 0 <= event < MAX_EVENTS:
+                trace.events[event] = Event(_text(kind), _text(name))
+    elif block.table == Table.STREAM:
+        for ring, position, data in _rows(block):
+            trace.streams.setdefault(ring, []).append((position, data))
+    elif block.table == Table.LOSSES:
+        for ring, when, lost in _rows(block):
+            trace.losses[ring] += lost
+            trace.gaps[ring].append(max(min(when, LATEST), -LATEST))
+    elif block.table == Table.TEXTS:
+        trace.texts |= {query_id: _text(text) for query_id, text in _rows(block)}
 
 
-def _read_end(trace: Trace, block: Block) -> None:
-    trace.end = _document(block)
-
-
-def _read_rings(trace: Trace, block: Block) -> None:
-    for number, pid, started, raw in _rows(block):
-        described = _mapping(raw)
-        leader = described.get("leader_pid")
-        text = {
-            k: str(described[k])
-            for k in ("user", "database", "application", "client")
-            if described.get(k) is not None
-        }
-        trace.rings[number] = Ring(
-            number,
-            pid,
-            max(min(started, LATEST), -LATEST),
-            str(described.get("kind", "waits")),
-            leader_pid=leader if isinstance(leader, int) and 0 < leader < 1 << 31 else None,
-            **text,
-        )
-
-
-def _read_events(trace: Trace, block: Block) -> None:
-    for event, _, kind, name in _rows(block):
-        if 0 <= event < MAX_EVENTS:
-            trace.events[event] = Event(_text(kind), _text(name))
-
-
-def _read_stream(trace: Trace, block: Block) -> None:
-    for ring, position, data in _rows(block):
-        trace.streams.setdefault(ring, []).append((position, data))
-
-
-def _read_losses(trace: Trace, block: Block) -> None:
-    for ring, when, lost in _rows(block):
-        trace.losses[ring] += lost
-        trace.gaps[ring].append(max(min(when, LATEST), -LATEST))
-
-
-def _read_texts(trace: Trace, block: Block) -> None:
-    for query_id, text in _rows(block):
-        trace.texts[query_id] = _text(text)
-
-
-_READ = {
-    Table.RECORDING: _read_recording,
-    Table.RINGS: _read_rings,
-    Table.EVENTS: _read_events,
-    Table.STREAM: _read_stream,
-    Table.LOSSES: _read_losses,
-    Table.TEXTS: _read_texts,
-    Table.END: _read_end,
-}
+def _ring(number: int, pid: int, started: int, described: dict[str, Any]) -> Ring:
+    leader = described.get("leader_pid")
+    text = {
+        k: str(described[k])
+        for k in ("user", "database", "application", "client")
+        if described.get(k) is not None
+    }
+    return Ring(
+        number,
+        pid,
+        max(min(started, LATEST), -LATEST),
+        str(described.get("kind", "waits")),
+        leader_pid=leader if isinstance(leader, int) and 0 < leader < 1 << 31 else None,
+        **text,
+    )
 
 
 def _rows(block: Block) -> Iterator[tuple[Any, ...]]:

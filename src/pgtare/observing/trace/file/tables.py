@@ -36,8 +36,6 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     Table.END: ("json",),
 }
 #: Columns of a table that are stored in the order of another.
-GROUPED: dict[int, dict[str, str]] = {
-    Table.WAITS: {"gap_ns": "event", "length_ns": "event"},
-}
+GROUPED: dict[int, dict[str, str]] = {Table.WAITS: {"gap_ns": "event", "length_ns": "event"}}
 #: Columns of bytes; the others are 64-bit integers.
 OF_BYTES = frozenset({"json", "class", "name", "data", "text"})

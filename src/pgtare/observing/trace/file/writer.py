@@ -186,6 +186,14 @@ class Writer:
         )
 
 
+def row(table: Table, *values: int | bytes) -> dict[str, Column]:
+    """The columns of one row, whose values are in the order of the table's columns."""
+    return {
+        name: [value] if isinstance(value, bytes) else np.array([value])
+        for name, value in zip(COLUMNS[table], values, strict=True)
+    }
+
+
 def _taken(table: Table, columns: Mapping[str, Column]) -> int:
     """Bytes of the stream, rows of other tables."""
     if table is Table.STREAM:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from pgtare.observing.trace.file.records import (
 )
 
 Format = Literal["parquet", "jsonl"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 _ROWS = 1 << 16
 _EVENTS = {
     BEGIN: "begin",
@@ -81,7 +81,8 @@ def _write_tables(ledger: Ledger, directory: Path, format_: str) -> dict[str, in
             if format_ == "parquet":
                 write_parquet(path, columns)
             else:
-                with open(path, "x", encoding="utf-8", opener=_private) as file:
+                private = functools.partial(os.open, mode=0o600)
+                with open(path, "x", encoding="utf-8", opener=private) as file:
                     file.writelines(_lines(columns, rows))
         except OSError as ex:
             raise files.failure(f"{path} could not be written", ex) from ex
@@ -108,10 +109,6 @@ def write_parquet(path: Path, columns: Columns) -> None:
 
     with files.staged(path) as staging, staging.open("wb") as file:
         pq.write_table(pa.table(columns), file, compression="zstd")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _lines(columns: Columns, rows: int) -> Iterator[str]:

@@ -18,13 +18,13 @@ from pgtare.observing.trace.capture.server_state import (
 
 def status_view(now: TraceStatus) -> RenderableType:
     """Sessions that are traced, and settings that will have others traced."""
-    parts: list[RenderableType] = []
-    if now.sessions:
-        parts.append(_sessions(now.sessions))
-    else:
-        parts.append(Text("no session is traced"))
+    none = Text("no session is traced")
+    parts: list[RenderableType] = [_sessions(now.sessions) if now.sessions else none]
     if now.kept:
-        listed = ", ".join(f"{s.pid} ({_over(s)})" for s in now.kept)
+        left = "not traced by its settings"
+        listed = ", ".join(
+            f"{s.pid} ({'asked to end' if s.reason == ASKED else left})" for s in now.kept
+        )
         parts.append(Text(plain(f"no longer traced, with records to be read: {listed}")))
     if now.ended:
         parts.append(Text(f"ended, with records to be read: {now.ended}"))
@@ -53,21 +53,13 @@ def _sessions(sessions: list[TracedSession]) -> RenderableType:
             s.database,
             s.application,
             str(s.level),
-            _why(s),
+            "asked" if s.reason == ASKED else s.reason,
             f"{s.started.astimezone():%Y-%m-%d %H:%M:%S}" if s.started else "",
             numbers.count(s.records),
             numbers.count(s.lost_records),
             "yes" if s.waits else "no",
         )
     return table
-
-
-def _why(session: TracedSession) -> str:
-    return "asked" if session.reason == ASKED else session.reason
-
-
-def _over(session: TracedSession) -> str:
-    return "asked to end" if session.reason == ASKED else "not traced by its settings"
 
 
 def _settings(now: TraceStatus) -> RenderableType:
