@@ -159,10 +159,8 @@ def test_a_canary_that_shows_the_guard_nothing_ends_all(
     nothing_runs(two(fleet))
 
 
-class Unwatched:
-    """A watcher that looks away."""
-
-    def seen(self, server: str, design: Design, part: Observations) -> None: ...
+def unwatched(server: str, design: Design, part: Observations) -> None:
+    """Looks away."""
 
 
 @pytest.mark.slow
@@ -176,7 +174,7 @@ def test_a_connection_that_ended_before_the_trial_is_made_anew(fleet: dict[str, 
     with bare_session(fleet["old"]) as operator:
         operator.execute("SELECT pg_terminate_backend(%s)", (pid,))
     try:
-        end = weighing.trial(Stage("all", ("old",), 1.0, 1.0, last=True), seen, Halt(), Unwatched())
+        end = weighing.trial(Stage("all", ("old",), 1.0, 1.0, last=True), seen, Halt(), unwatched)
     finally:
         weighing.close()
     assert (end.transactions > 50, end.trouble) == (True, "")

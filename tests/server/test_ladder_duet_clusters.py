@@ -122,9 +122,7 @@ def test_roles_and_settings_go_together(block: DuetBlock) -> None:
 def test_a_look_that_a_stuck_server_does_not_answer_is_given_up(block: DuetBlock) -> None:
     """Closing its session would wait for the thread that looks."""
     cluster = block.clusters[0]
-    look = SessionsLook(
-        Serving(cluster, cluster.binaries, cluster.dsn(), Variant(name="off"), Workload(name="W1"))
-    )
+    look = SessionsLook(Serving(cluster, cluster.dsn(), Variant(name="off"), Workload(name="W1")))
     with contextlib.ExitStack() as stack:
         stack.enter_context(look)
         with cluster.connect() as connection:
@@ -142,7 +140,7 @@ def test_a_look_that_a_stuck_server_does_not_answer_is_given_up(block: DuetBlock
             assert not looking.is_alive()
         finally:
             os.kill(row[0], signal.SIGCONT)
-    assert look.seen.trouble
+    assert look.trouble
 
 
 def _shown(block: DuetBlock, name: str) -> list[str]:

@@ -19,7 +19,7 @@ from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.coordinator import Coordinator, _Job
 from pgtare.weighing.fleet.directory import FleetDirectory
 from pgtare.weighing.fleet.fleet_guard import BaseSample, FleetGuard
-from pgtare.weighing.fleet.server_weighing import ServerWeighing, TrialEnd, Watcher
+from pgtare.weighing.fleet.server_weighing import Seen, ServerWeighing, TrialEnd
 from pgtare.weighing.fleet.stages import ServerTraffic, Stage
 from pgtare.weighing.fleet.state import FleetServerState, FleetState
 from pgtare.weighing.weigh.measurement import Weighing
@@ -83,7 +83,7 @@ class Crashing(ServerWeighing):
     def __init__(self, name: str, exposed: list[str]) -> None:
         self.name, self.exposed = name, exposed
 
-    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, seen: Seen) -> TrialEnd:
         self.exposed.append(self.name)
         return TrialEnd(5, time.monotonic(), "the connection was lost")
 
@@ -109,7 +109,7 @@ def test_a_canary_that_its_trial_ends_is_not_followed_by_another(tmp_path: Path)
 class Steady(Crashing):
     """A server whose trials give something, after a while or when they are stopped."""
 
-    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, seen: Seen) -> TrialEnd:
         self.exposed.append(self.name)
         halt.wait(0.1 if self.name == "a" else 80.0)
         return TrialEnd(5, time.monotonic())
@@ -156,7 +156,7 @@ def test_trials_are_stopped_and_waited_for_if_the_state_cannot_be_written(
 class Quiet(Crashing):
     """A server of which nobody takes part before the last stage; c's sessions do."""
 
-    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, seen: Seen) -> TrialEnd:
         self.exposed.append(f"{stage.name} {self.name}")
         return TrialEnd(5 if stage.last or self.name == "c" else 0, time.monotonic())
 
@@ -184,10 +184,8 @@ def test_a_server_that_was_passed_over_and_weighed_is_done_though_the_others_are
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lost(Quiet):
-        def trial(
-            self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher
-        ) -> TrialEnd:
-            end = super().trial(stage, traffic, halt, watcher)
+        def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, seen: Seen) -> TrialEnd:
+            end = super().trial(stage, traffic, halt, seen)
             return replace(end, trouble="it was lost") if stage.last else end
 
     weighings = {"a": Quiet("a", []), "c": Lost("c", [])}

@@ -406,7 +406,7 @@ def test_totals_are_exact_and_what_is_shown_never_falls(
         for key, sums in before.items():
             assert all(after >= was for after, was in zip(now[key], sums, strict=True))
         before = now
-    assert int(np.sum(totals._sums[:, SUMS.index("active_ns")])) == expected
+    assert int(np.sum(totals._totals[:, 0, SUMS.index("active_ns")])) == expected
 
 
 def test_a_total_goes_on_beyond_64_bits() -> None:

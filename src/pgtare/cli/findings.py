@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +74,9 @@ def findings(
         raise UsageError("--against prints all findings of two times: leave out --open, --json")
     if end is not None and begin is None:
         raise UsageError("--to goes with --from: give both ends, as '2026-11-24 14:00'")
-    rows = _of_spool(spool, server) if spool is not None else _of_store(str(store), server)
+    rows: Rows = partial(_of_store, str(store), server)
+    if spool is not None:
+        rows = partial(_of_spool, spool, server)
     if follow:
         _follow(rows)
         return
@@ -115,23 +118,19 @@ def _time(option: str, text: str) -> datetime:
         raise UsageError(f"{option} {text!r}: write a time as in '2026-11-24 14:00'") from ex
 
 
-def _of_spool(directory: Path, server: str | None) -> Rows:
+def _of_spool(directory: Path, server: str | None, stretch: Stretch) -> Iterable[Sequence[Any]]:
     from pgtare.keeping.findings import history
     from pgtare.keeping.spool import reader
 
     only = None if server is None else reader.quoted(server)
-
-    def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
-        condition = stretch.condition("TIMESTAMP '{}'", only)
-        answer = reader.query(directory, history.sql(f"SELECT * FROM findings WHERE {condition}"))
-        for note in answer.notes:
-            cli.say(f"pgtare: {note}", err=True)
-        return answer.rows
-
-    return rows
+    condition = stretch.condition("TIMESTAMP '{}'", only)
+    answer = reader.query(directory, history.sql(f"SELECT * FROM findings WHERE {condition}"))
+    for note in answer.notes:
+        cli.say(f"pgtare: {note}", err=True)
+    return answer.rows
 
 
-def _of_store(store: str, server: str | None) -> Rows:
+def _of_store(store: str, server: str | None, stretch: Stretch) -> Iterable[Sequence[Any]]:
     from pgtare.keeping.findings import history
     from pgtare.keeping.live import store_views
     from pgtare.keeping.live.store_worker import SETTINGS
@@ -140,15 +139,11 @@ def _of_store(store: str, server: str | None) -> Rows:
 
     found = address.read(store)
     only = None if server is None else quoted(server)
-
-    def rows(stretch: Stretch) -> Iterable[Sequence[Any]]:
-        condition = stretch.condition("toDateTime64('{}', 6, 'UTC')", only)
-        with connect(found) as connection:
-            partial = [one.table for one in repair.partial_seqs(connection, SETTINGS)]
-            source = store_views.select("findings", found.database, condition, partial)
-            return connection.answer(history.sql(source), settings=SETTINGS)[1]
-
-    return rows
+    condition = stretch.condition("toDateTime64('{}', 6, 'UTC')", only)
+    with connect(found) as connection:
+        in_part = [one.table for one in repair.partial_seqs(connection, SETTINGS)]
+        source = store_views.select("findings", found.database, condition, in_part)
+        return connection.rows(history.sql(source), settings=SETTINGS)
 
 
 def _follow(rows: Rows) -> None:

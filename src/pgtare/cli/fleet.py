@@ -331,7 +331,7 @@ def report(
 
     Example: `pgtare fleet report results/monday --html monday.html`
     """
-    from pgtare.weighing.fleet.reestimation import Reestimation
+    from pgtare.weighing.fleet import raw_data, reestimation
     from pgtare.weighing.fleet.report.page import write_page
     from pgtare.weighing.fleet.report.terminal import render
 
@@ -339,9 +339,9 @@ def report(
     destination = Destination(json, output)
     share = None if margin is None else percentage("--margin", margin)
     with cli.stderr().status(f"pgtare: looking for servers in {prefix}"):
-        found = Reestimation(prefix, share)
-    with Counted(cli.stderr(), "estimating", len(found.listing.servers), "servers") as display:
-        result = found.run(display.tick)
+        servers = raw_data.listing(prefix).servers
+    with Counted(cli.stderr(), "estimating", len(servers), "servers") as display:
+        result = reestimation.report(prefix, share, display.tick)
     if destination.printed:  # the table says it as well
         for one in result.left_out:
             cli.say(f"pgtare: {one.server} is left out: {one.reason}", err=True)

@@ -73,10 +73,9 @@ def live(
     proxy = None if behind_proxy is None else access.proxy_rules(behind_proxy)
     address = access.listen_address(listen, tls_cert is not None)
     access.check_reach(address, proxy)
-    certificate = None
-    if tls_cert is not None and tls_key is not None:
-        page_server.tls_context(tls_cert, tls_key)  # or it says what is wrong
-        certificate = tls_cert, tls_key
+    certificate = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
+    if certificate is not None:
+        page_server.tls_context(*certificate)  # or it says what is wrong
     with signals.unwind_at_exit_signals(), contextlib.ExitStack() as opened:
         listening = opened.enter_context(contextlib.closing(page_server.bound(address)))
         address = access.ListenAddress(address.host, listening.getsockname()[1], address.tls)
@@ -138,12 +137,7 @@ def _rows(
     with signals.deferred():
         look = FirstLook(dsn, directory, scratch, quick=spool is None)
         opened.callback(look.stop)
-
-    def rest() -> None:
-        for step in steps:
-            step()
-
-    look.wait_ready(rest)
+    look.wait_ready(steps)
     return directory, [*steps, look.check]
 
 

@@ -13,8 +13,6 @@ from pgtare.errors import MeasurementError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pgtare.keeping.store.address import StoreAddress
-    from pgtare.keeping.store.connection import StoreConnection
     from pgtare.keeping.store.repair import PartialCommits
     from pgtare.keeping.store.store_check import StoreCheck
 
@@ -49,14 +47,16 @@ def create(
     Example: `pgtare store create --store clickhouse://admin@ch.example:8443/pgtare --roles`
     """
     from pgtare.keeping.store import store_schema
+    from pgtare.keeping.store.address import read
+    from pgtare.keeping.store.connection import connect
 
-    address = _address(store)
+    address = read(store)
     of_roles = list(store_schema.role_statements(address.database)) if roles else []
     if dry_run:
         for statement in (*store_schema.statements(address.database), *of_roles):
             typer.echo(f"{statement};\n")
         return
-    with _connected(address) as connection:
+    with connect(address) as connection:
         made = store_schema.make(connection)
         for statement in of_roles:
             connection.command(statement)
@@ -74,9 +74,11 @@ def check(store: Store) -> None:
     Example: `pgtare store check --store clickhouse://agent@ch.example:8443/pgtare`
     """
     from pgtare.keeping.store import store_check
+    from pgtare.keeping.store.address import read
+    from pgtare.keeping.store.connection import connect
 
-    address = _address(store)
-    with _connected(address) as connection:
+    address = read(store)
+    with connect(address) as connection:
         found = store_check.check(connection)
     _print_check(found, str(address))
     if found.faults:
@@ -97,8 +99,10 @@ def repair(
     Example: `pgtare store repair --store clickhouse://repair@ch.example:8443/pgtare --yes`
     """
     from pgtare.keeping.store import repair as repairing
+    from pgtare.keeping.store.address import read
+    from pgtare.keeping.store.connection import connect
 
-    with _connected(_address(store)) as connection:
+    with connect(read(store)) as connection:
         found = repairing.partial(connection)
         if yes:
             for one in found:
@@ -106,18 +110,6 @@ def repair(
     _print_partial(found)
     if found:
         cli.say("deleted; the agent sends them again" if yes else "--yes deletes these rows")
-
-
-def _address(store: str) -> StoreAddress:
-    from pgtare.keeping.store import address
-
-    return address.read(store)
-
-
-def _connected(address: StoreAddress) -> StoreConnection:
-    from pgtare.keeping.store.connection import connect
-
-    return connect(address)
 
 
 def _print_check(found: StoreCheck, name: str) -> None:

@@ -63,11 +63,9 @@ def _may_not(session: ServerSession) -> FindingTraces | None:
             ((keeps,),) = session.rows(queries.KEEPS)
     except _UNANSWERED:
         return None
-    return (
-        FindingTraces(missing=f"no trace, as the role may not have any kept: {grant}")
-        if keeps
-        else None
-    )
+    if not keeps:
+        return None
+    return FindingTraces(missing=f"no trace, as the role may not have any kept: {grant}")
 
 
 def _gate(finding: Finding) -> list[int]:

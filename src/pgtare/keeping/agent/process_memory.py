@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -41,20 +41,21 @@ def leave_pandas_out() -> None:
 
 def use_one_arena() -> None:
     """Let all threads take memory from one place: each of their own keeps what it once needed."""
-    with_glibc = _function("mallopt")
-    if with_glibc is not None:
-        with_glibc(_M_ARENA_MAX, 1)
+    _call("mallopt", _M_ARENA_MAX, 1)
 
 
 def give_back() -> None:
     """Return free memory to the system; takes about a millisecond."""
-    with_glibc = _function("malloc_trim")
-    if with_glibc is not None:
-        with_glibc(0)
+    _call("malloc_trim", 0)
+
+
+def _call(name: str, *values: int) -> None:
+    """Call a function of the C library, if it has one of that name: glibc has."""
+    function = getattr(_library(), name, None)
+    if function is not None:
+        function(*values)
 
 
 @functools.cache
-def _function(name: str) -> Callable[..., int] | None:
-    """A function of the C library; None, if it has none of that name."""
-    found: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
-    return found
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

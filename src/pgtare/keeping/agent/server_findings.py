@@ -50,62 +50,56 @@ _ROWS, _MOST_PASSED = 3000, 5
 #: those on a processor are too few, as our own session keeps them from it.
 _BUSY = 0.2
 PART = "findings"
+#: Columns of the table that a finding has as they are, and as JSON.
+_AS_THEY_ARE = (
+    *("key", "kind", "level", "since", "share", "aas", "active_s", "limit_left_s", "object"),
+    *("victims", "title", "why", "sure", "because"),
+)
+_AS_JSON = ("root", "gate", "remedy", "figures")
 #: A query that the server gave up is not sent again for so long, s: at first, and at most.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20.0, 320.0
 
 
-class _SlowQueries:
-    """The queries for findings that a server gave up, and when each may be sent again."""
-
-    def __init__(self) -> None:
-        self._pauses: dict[str, tuple[float, float]] = {}
-
-    def require_due(self, query: Query) -> None:
-        """Raise Unreadable if it must wait."""
-        if time.monotonic() < self._pauses.get(query.name, (0.0, 0.0))[1]:
-            raise Unreadable("it took too long, so it is not read again for a while")
-
-    def note(self, query: Query, *, slow: bool) -> None:
-        """Note whether the server gave it up."""
-        pause_s, _ = self._pauses.pop(query.name, (_FIRST_PAUSE_S / 2, 0.0))
-        if slow:
-            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
-            self._pauses[query.name] = pause_s, time.monotonic() + pause_s
+#: The queries that a server gave up: how long each waits, and until when.
+_Pauses = dict[str, tuple[float, float]]
 
 
 class _FindingSession(Session):
     """The agent's session, as what reads for findings sees it; it holds up no other look.
 
     between: called before each query, and makes the looks that are due. limit_s: after so long the
-    server gives a query up.
+    server gives a query up; it is noted in pauses then, and not sent again for a while.
     """
 
     def __init__(
         self,
         session: ServerSession,
         limit_s: float,
-        slow: _SlowQueries,
+        pauses: _Pauses,
         between: Callable[[], None],
     ) -> None:
         def count(seconds: float) -> None:
             session.seconds[PART] += seconds
 
         super().__init__(session.conn, limit_s, count)
-        self._slow, self._between = slow, between
+        self._pauses, self._between = pauses, between
 
     def rows(
         self, query: Query, schema: str | None = None, values: Sequence[Any] | None = None
     ) -> list[tuple[Any, ...]]:
         """All rows of a query, its extension found in `schema`. Raises Unreadable."""
         self._between()
-        self._slow.require_due(query)
+        pause_s, until_s = self._pauses.get(query.name, (_FIRST_PAUSE_S / 2, 0.0))
+        if time.monotonic() < until_s:
+            raise Unreadable("it took too long, so it is not read again for a while")
+        self._pauses.pop(query.name, None)
         try:
-            rows = super().rows(query, schema, values)
+            return super().rows(query, schema, values)
         except Unreadable as ex:
-            self._slow.note(query, slow=ex.slow)
+            if ex.slow:
+                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+                self._pauses[query.name] = pause_s, time.monotonic() + pause_s
             raise
-        self._slow.note(query, slow=False)
-        return rows
 
 
 class ServerFindings:
@@ -136,7 +130,7 @@ class ServerFindings:
         self._counts_all = False
         """whether all sessions are seen, and the waits of all are counted"""
         self._traces = TracesAsked()
-        self._slow = _SlowQueries()
+        self._pauses: _Pauses = {}
         self.between: Callable[[], None] = lambda: None
         """makes the looks that are due, between two queries"""
 
@@ -150,7 +144,7 @@ class ServerFindings:
         self._totals = self._evaluated = None
         self._lock_table = LockTableLooks()
         self._checks = RepeatedChecks()
-        self._slow = _SlowQueries()
+        self._pauses = {}
 
     # every second
 
@@ -225,7 +219,7 @@ class ServerFindings:
     # now and then
 
     def _reader(self, session: ServerSession, limit_s: float) -> _FindingSession:
-        return _FindingSession(session, limit_s, self._slow, self.between)
+        return _FindingSession(session, limit_s, self._pauses, self.between)
 
     def check(self, session: ServerSession) -> None:
         """Look at settings, and at what observes."""
@@ -355,34 +349,15 @@ def _row(change: EpisodeChange) -> dict[str, Any]:
     one = began(change.episode)
     plain = json.loads(one.model_dump_json())  # what is no number becomes null
 
-    def part(name: str) -> str | None:
-        return None if plain[name] is None else json.dumps(plain[name])
-
-    return {
-        "key": one.key,
-        "kind": one.kind,
+    row = {name: getattr(one, name) for name in _AS_THEY_ARE}
+    row |= {n: None if plain[n] is None else json.dumps(plain[n]) for n in _AS_JSON}
+    return row | {
         "event": change.change,
         "class": one.class_,
-        "level": one.level,
-        "since": one.since,
         "until": None if change.until is None else moment(change.until),
         "episodes": change.episode.episodes,
-        "share": one.share,
-        "aas": one.aas,
-        "active_s": one.active_s,
-        "limit_left_s": one.limit_left_s,
-        "root": part("root"),
-        "gate": part("gate"),
         "query_id": None if one.query_id is None else int(one.query_id),
-        "object": one.object,
-        "victims": one.victims,
-        "title": one.title,
         "evidence": "\n".join(" ".join(line.splitlines()) for line in one.evidence),
-        "why": one.why,
-        "remedy": part("remedy"),
-        "sure": one.sure,
-        "because": one.because,
-        "figures": part("figures"),
         "follows": change.episode.follows,
         "traces": change.episode.traces.model_dump_json() if change.episode.traces else None,
     }

@@ -76,6 +76,7 @@ class ServerWatch(threading.Thread):
     ) -> None:
         super().__init__(name=f"watch {looks.name}", daemon=True)
         self.looks, self.server, self.intervals = looks, server, intervals
+        self.name_of_server = looks.name
         self.stop = threading.Event()
         self.failure: PgtareError | None = None
         """why the server is not watched now"""
@@ -102,11 +103,6 @@ class ServerWatch(threading.Thread):
         self._nested_s = 0.0
         """how long other looks took that were made within it"""
         self._settings: str | None = None
-
-    @property
-    def name_of_server(self) -> str:
-        """Its name in the configuration."""
-        return self.looks.name
 
     def run(self) -> None:
         pause = _FIRST_PAUSE_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pgtare.errors import MeasurementError
@@ -43,12 +43,16 @@ class FirstLook:
         self._spool = spool
         self._child = Child(command, os.environ)
 
-    def wait_ready(self, rest: Callable[[], None]) -> None:
-        """Wait for its first rows. Raises MeasurementError with its own words if it ends."""
+    def wait_ready(self, steps: Iterable[Callable[[], None]]) -> None:
+        """Wait for its first rows. Raises MeasurementError with its own words if it ends.
+
+        steps: what to do meanwhile, again and again.
+        """
         deadline = time.monotonic() + _FIRST_COMMIT_S
         while not (self._spool / manifest.NEWEST).exists():
             self.check()
-            rest()
+            for step in steps:
+                step()
             if time.monotonic() > deadline:
                 raise MeasurementError(f"the agent has not read the server yet: {self._said()}")
             time.sleep(0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,17 +56,15 @@ def activity_chart(
     shades: Sequence[ChartShade] = (),
 ) -> LiveChart:
     """Average active sessions over time as stacked bars, the largest members below."""
-    sums: dict[str, float] = {}
+    sums: dict[str, float] = defaultdict(float)
     for row in rows:
-        sums[row["member"]] = sums.get(row["member"], 0.0) + row["aas"]
-    order = sorted(sums, key=lambda one: (-sums[one], one))
-    most = len(order) if by_class else _MOST_MEMBERS
-    kept = order[:most]
-    cells: dict[str, dict[int, float]] = {one: {} for one in kept}
+        sums[row["member"]] += row["aas"]
+    kept = sorted(sums, key=lambda one: (-sums[one], one))
+    kept = kept if by_class else kept[:_MOST_MEMBERS]
+    cells: dict[str, dict[int, float]] = {one: defaultdict(float) for one in kept}
     for row in rows:
         member = row["member"] if row["member"] in cells else OTHERS
-        of_member = cells.setdefault(member, {})
-        of_member[row["bucket_us"]] = of_member.get(row["bucket_us"], 0.0) + row["aas"]
+        cells.setdefault(member, defaultdict(float))[row["bucket_us"]] += row["aas"]
     own = {member: _CLASS_COLORS.get(member) if by_class else None for member in cells}
     free = itertools.cycle([one for one in _COLORS if one not in own.values()] or _COLORS)
     hover = f"%{{x|{_hover_time(window)}}}: %{{y:.3~g}}<extra>%{{fullData.name}}</extra>"

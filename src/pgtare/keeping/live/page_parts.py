@@ -6,12 +6,13 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlencode
 
 from pgtare.keeping.live import time_window
+from pgtare.keeping.live.worker_process import LiveRow
 from pgtare.kit import numbers
 from pgtare.kit.plots import Json
 
@@ -28,11 +29,19 @@ _FORMULA, _NUMBER = re.compile(r"[=+@\t\r-]"), re.compile(r"-?\d+")
 
 @dataclass(frozen=True)
 class PageColumn:
-    """A column: its name in CSV, its heading, and how its values are shown."""
+    """A column: its name in CSV, its heading, and how its values are shown.
+
+    of: the value in a row of an answer: what makes it, or its key there; the name, if empty.
+    """
 
     name: str
     heading: str
     kind: ColumnKind = "text"
+    of: str | Callable[[LiveRow], Any] = ""
+
+    def value(self, row: LiveRow) -> Any:
+        """Its value in a row of an answer."""
+        return row[self.of or self.name] if isinstance(self.of, str) else self.of(row)
 
     @property
     def numeric(self) -> bool:
@@ -46,6 +55,15 @@ class PageRow:
 
     values: Sequence[Any]
     href: str | None = None
+
+
+def page_rows(
+    columns: Sequence[PageColumn],
+    found: Iterable[LiveRow],
+    href: Callable[[LiveRow], str | None] = lambda row: None,
+) -> list[PageRow]:
+    """The rows of an answer as these columns show them."""
+    return [PageRow([one.value(row) for one in columns], href(row)) for row in found]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
@@ -62,13 +62,10 @@ def _application(
     async def nowhere(request: Request, error: Exception) -> Response:
         return shell.failure("There is no such page.", 404)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with views.running():
-            yield
-
     routes = [Route("/", to_first), Route("/static/{name}", shell.static), *views.routes()]
-    served = Starlette(routes=routes, exception_handlers={404: nowhere}, lifespan=lifespan)
+    served = Starlette(
+        routes=routes, exception_handlers={404: nowhere}, lifespan=lambda app: views.running()
+    )
     return AccessControl(served, rules, let_in)
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import signal
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from pgtare.interrupt import compute_in_one_thread
 from pgtare.keeping.live import query_text, spool_views
 from pgtare.keeping.spool import manifest, reader, segments
 from pgtare.keeping.spool.manifest import SpoolManifest
-from pgtare.keeping.spool.segments import DamagedFile
+from pgtare.keeping.spool.segments import DamagedFile, Segment
 
 #: DuckDB remembers some 70 KB of each file; after this many that are gone it begins anew.
 _MOST_GONE = 1000
@@ -44,16 +45,12 @@ class QueryWorker:
 
     def _connected(self) -> duckdb.DuckDBPyConnection:
         """A new connection, which may read the segments."""
-        connection = reader.empty_connection()
         allowed = {f"{self._root}/{segments.DIRECTORY}/"}
         allowed |= {reader.pattern(name) for name in allowed}
         listed = ", ".join(map(reader.quoted, sorted(allowed)))
         # segments never change, so what is known of a file stays true
-        connection.execute("SET parquet_metadata_cache = true")
-        connection.execute(f"SET allowed_directories = [{listed}]")
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
-        return connection
+        known = "parquet_metadata_cache = true"
+        return reader.locked_connection(known, f"allowed_directories = [{listed}]")
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request, or an error in one sentence.
@@ -92,30 +89,26 @@ class QueryWorker:
         DuckDB's errors on damage within a file are of many kinds, and few name the file.
         """
         sql = query_text.filled(request["query"], request["identifiers"], request["only"])
-        after_us, to_us = request["window"]
         try:
             found = self._newest()
         except PgtareError:
             return False
         known = len(self._damaged)
-        for relation in query_text.relations(sql):
-            spans = spool_views.segments_of(
-                relation, found, (after_us, to_us), request["grain"], self._damaged
-            )
-            for segment in (one for _, some in spans for one in some):
-                try:
-                    for _ in segments.groups(self._root, segment):
-                        pass
-                except DamagedFile:
-                    version = self._version(segment.name)
-                    if version is not None:  # else it was only replaced
-                        self._damaged[segment.name] = version
+        for segment in _read_by(request, query_text.relations(sql), found):
+            if segment.name in self._damaged:
+                continue
+            try:
+                for _ in segments.groups(self._root, segment):
+                    pass
+            except DamagedFile:
+                version = self._version(segment.name)
+                if version is not None:  # else it was only replaced
+                    self._damaged[segment.name] = version
         return len(self._damaged) > known
 
     def _query(self, request: dict[str, Any], last_try: bool) -> dict[str, Any]:
         sql = query_text.filled(request["query"], request["identifiers"], request["only"])
         found = self._newest()
-        after_us, to_us = request["window"]
         named = query_text.relations(sql)
         for relation in named:
             self._check(found, relation, last_try)
@@ -123,7 +116,7 @@ class QueryWorker:
                 relation,
                 found,
                 str(self._root),
-                (after_us, to_us),
+                request["window"],
                 request["grain"],
                 self._damaged,
             )
@@ -131,15 +124,8 @@ class QueryWorker:
         self._connection.execute(query_text.for_duckdb(sql), query_text.values(sql, request))
         names = [column[0] for column in self._connection.description or ()]
         rows = [[_plain(value) for value in row] for row in self._connection.fetchall()]
-        left_out = {
-            segment.name
-            for relation in (named if self._damaged else ())
-            for _, some in spool_views.segments_of(
-                relation, found, (after_us, to_us), request["grain"]
-            )
-            for segment in some
-            if segment.name in self._damaged
-        }
+        read = _read_by(request, named, found) if self._damaged else ()
+        left_out = {segment.name for segment in read} & self._damaged.keys()
         return {"columns": names, "rows": rows, "damaged": sorted(left_out)}
 
     def _state(self) -> dict[str, Any]:
@@ -216,6 +202,17 @@ class QueryWorker:
                     continue
                 self._damaged[segment.name] = version
             self._checked.add(segment.name)
+
+
+def _read_by(
+    request: dict[str, Any], relations: Iterable[str], found: SpoolManifest
+) -> Iterator[Segment]:
+    """The segments that a request reads, damaged or not."""
+    for relation in relations:
+        for _, some in spool_views.segments_of(
+            relation, found, request["window"], request["grain"]
+        ):
+            yield from some
 
 
 def _plain(value: Any) -> Any:

@@ -60,7 +60,7 @@ def spans(
     relation: str, after_us: int, to_us: int, grain: Grain, rolled_us: Mapping[str, int]
 ) -> list[RowsSpan]:
     """Which rows of which tables make up a relation in a window; no row is in it twice."""
-    return list(_spans(levels(relation, grain), after_us, to_us, rolled_us))
+    return _spans(levels(relation, grain), after_us, to_us, rolled_us)
 
 
 def levels(relation: str, grain: Grain) -> list[str]:
@@ -72,22 +72,23 @@ def levels(relation: str, grain: Grain) -> list[str]:
 
 def _spans(
     levels: list[str], after_us: int, to_us: int, rolled_us: Mapping[str, int]
-) -> Iterator[RowsSpan]:
+) -> list[RowsSpan]:
     if after_us >= to_us:
-        return
+        return []
     level, finer = levels[0], levels[1:]
     if not finer:
-        yield RowsSpan(level, after_us, to_us)
-        return
+        return [RowsSpan(level, after_us, to_us)]
     width = TABLES[level].bucket_s * _US
     first = -(-after_us // width) * width
     last = min(to_us // width * width, rolled_us.get(level, 0) // width * width)
     if last <= first:
-        yield from _spans(finer, after_us, to_us, rolled_us)
-        return
-    yield from _spans(finer, after_us, first, rolled_us)
-    yield RowsSpan(level, first, last)
-    yield from _spans(finer, last, to_us, rolled_us)
+        return _spans(finer, after_us, to_us, rolled_us)
+    before, after = ((after_us, first), (last, to_us))
+    return [
+        *_spans(finer, *before, rolled_us),
+        RowsSpan(level, first, last),
+        *_spans(finer, *after, rolled_us),
+    ]
 
 
 def view(
@@ -101,16 +102,12 @@ def view(
     """The SELECT of a relation. left_out: segments that cannot be read."""
     if relation == "samples":
         return SAMPLES
-    parts = []
-    for span, of_span in segments_of(relation, found, window, grain, left_out):
-        if of_span:
-            files = [f"{root}/{segment.name}" for segment in of_span]
-            parts.append(_part(span, files, relation))
-    columns = TABLES[relation].columns
-    if not parts:
-        empty = ", ".join(f"NULL::{reader.type_name(c)} AS {c.name}" for c in columns)
-        parts = [f"SELECT {empty} WHERE false"]
-    return union(relation, parts, "epoch_us")
+    parts = [
+        _part(span, [f"{root}/{segment.name}" for segment in of_span], relation)
+        for span, of_span in segments_of(relation, found, window, grain, left_out)
+        if of_span
+    ]
+    return union(relation, parts or [reader.no_rows(TABLES[relation].columns)], "epoch_us")
 
 
 def segments_of(
@@ -124,14 +121,12 @@ def segments_of(
     if relation in WHOLE:
         window = (-(1 << 62), 1 << 62)
     for span in spans(relation, *window, grain, found.rolled_us):
-        yield (
-            span,
-            [
-                segment
-                for segment in found.of_table(span.table)
-                if _overlaps(segment, span) and segment.name not in left_out
-            ],
+        of_span = (
+            one
+            for one in found.of_table(span.table)
+            if one.last_us > span.after_us and one.first_us <= span.to_us
         )
+        yield span, [segment for segment in of_span if segment.name not in left_out]
 
 
 def union(relation: str, parts: Sequence[str], micros: str) -> str:
@@ -142,10 +137,6 @@ def union(relation: str, parts: Sequence[str], micros: str) -> str:
     times = ("ts", *_TIMES.get(relation, ()))
     columns = ", ".join(["*", *(f"{micros}({name}) AS {name}_us" for name in times)])
     return f"SELECT {columns} FROM ({' UNION ALL '.join(parts)})"
-
-
-def _overlaps(segment: Segment, span: RowsSpan) -> bool:
-    return segment.last_us > span.after_us and segment.first_us <= span.to_us
 
 
 def _part(span: RowsSpan, files: list[str], relation: str) -> str:

@@ -42,39 +42,36 @@ def with_relations(
         elif relation == "texts":
             text = select("texts", database, _TEXTS, partial)
         else:
-            text = _relation(relation, database, window, grain, rolled_us, partial)
+            wanted = [(relation, "1")]
+            if relation not in spool_views.WHOLE:
+                wanted = _conditions(relation, window, grain, rolled_us) or [(relation, "0")]
+            rows = [select(table, database, condition, partial) for table, condition in wanted]
+            text = spool_views.union(relation, rows, _MICROS)
         parts.append(f"{relation} AS ({text})")
     return "WITH " + ", ".join(parts)
 
 
-def _relation(
+def _conditions(
     relation: str,
-    database: str,
     window: tuple[int, int],
     grain: Grain,
     rolled_us: Mapping[str, Mapping[str, int]],
-    partial: Collection[str],
-) -> str:
-    if relation in spool_views.WHOLE:
-        whole = select(relation, database, "1", partial)
-        return spool_views.union(relation, [whole], _MICROS)
+) -> list[tuple[str, str]]:
+    """The tables that a relation is read from in a window, and which rows of each."""
     groups: dict[tuple[RowsSpan, ...], list[str]] = {}
     for spool, marks in rolled_us.items():
         spans = spool_views.spans(relation, *window, grain, marks)
         groups.setdefault(tuple(spans), []).append(spool)
-    parts = []
+    found = []
     for spans_of_group, spools in groups.items():
+        of_spools = f" AND spool IN ({listed(sorted(spools))})" if len(groups) > 1 else ""
         for span in spans_of_group:
             condition = (
                 f"ts > fromUnixTimestamp64Micro({span.after_us}, 'UTC') "
                 f"AND ts <= fromUnixTimestamp64Micro({span.to_us}, 'UTC')"
             )
-            if len(groups) > 1:
-                condition += f" AND spool IN ({listed(sorted(spools))})"
-            parts.append(select(span.table, database, condition, partial))
-    if not parts:
-        parts.append(select(relation, database, "0", ()))
-    return spool_views.union(relation, parts, _MICROS)
+            found.append((span.table, condition + of_spools))
+    return found
 
 
 def select(table: str, database: str, condition: str, partial: Collection[str]) -> str:

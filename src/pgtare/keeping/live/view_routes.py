@@ -52,7 +52,6 @@ MENU = {
     "/bill": "The bill",
     "/findings": "Findings",
 }
-_FORGET = {"last": None, "from": None, "to": None, "at": None}
 #: How often the source is looked at for new rows, and a silent connection is kept alive, s.
 _LOOK_S, _ALIVE_S = 1.0, 15.0
 #: The newest rows are said to be old after this, s.
@@ -144,10 +143,7 @@ class ViewRoutes:
 
     def _html(self, name: str, asked: ViewRequest, page: ViewPage) -> str:
         window = asked.window
-        last = [
-            PageLink(word, asked.same(**{**_FORGET, "last": word}), window.last == word)
-            for word in LAST_S
-        ]
+        last = [PageLink(word, asked.moved({"last": word}), window.last == word) for word in LAST_S]
         moves = [
             PageLink("‹ earlier", asked.in_window(window.shifted(-1))),
             PageLink("later ›", asked.in_window(window.shifted(1))),

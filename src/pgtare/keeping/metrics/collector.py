@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from prometheus_client.core import (
@@ -26,43 +25,42 @@ _FIRST_POWER = 8
 _STARTS = [0, *(bucket + 1 for bucket in SHOWN_BUCKETS)]
 
 
-@dataclass(frozen=True)
-class MetricsSnapshot:
-    """All that is shown. up: servers that are watched, and whether each is connected.
-
-    servers: what was committed of them. written: whether the last commit was written.
-    """
-
-    up: Mapping[str, bool] = field(default_factory=dict)
-    servers: Mapping[str, ServerSnapshot] = field(default_factory=dict)
-    written: bool | None = None
-
-
 def bound_s(bucket: int) -> float:
     """The longest wait that a bucket counts, in s: 2^k − 1 ns, since waits are whole ns."""
     return ((1 << (bucket + _FIRST_POWER)) - 1) / 1e9
 
 
 class SnapshotCollector(Collector):
-    """Shows the snapshot that `show` was given last. clock: never set, in s."""
+    """Shows what `show` was given last. clock: never set, in s."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._bounds = [*(repr(bound_s(bucket)) for bucket in SHOWN_BUCKETS), "+Inf"]
         self._clock = clock
-        self._snapshot = MetricsSnapshot()
+        self._shown: tuple[Mapping[str, bool], Mapping[str, ServerSnapshot], bool | None]
+        self._shown = {}, {}, None
 
-    def show(self, snapshot: MetricsSnapshot) -> None:
-        """From now on, show this."""
-        self._snapshot = snapshot  # a reference is replaced at once, so a scrape needs no lock
+    def show(
+        self, up: Mapping[str, bool], servers: Mapping[str, ServerSnapshot], written: bool
+    ) -> None:
+        """From now on, show this.
+
+        up: servers that are watched, and whether each is connected. servers: what was committed of
+        them. written: whether the last commit was written.
+        """
+        self._shown = up, servers, written  # one reference is replaced: a scrape needs no lock
 
     def collect(self) -> Iterable[Metric]:
         """The metrics of one scrape."""
-        found, now_s = self._snapshot, self._clock()
-        shown = {name: found.servers[name] for name in found.up if name in found.servers}
+        (up, committed, written), now_s = self._shown, self._clock()
+        shown = {name: committed[name] for name in up if name in committed}
         yield from self._waits(shown, now_s)
         yield from _samples(shown, now_s)
         yield from _findings(shown)
-        yield from _of_watching(found, shown)
+        yield from _of_watching(up, shown)
+        if written is not None:
+            yield GaugeMetricFamily(
+                "pgtare_spool_up", "Whether the last commit could be written.", value=float(written)
+            )
 
     def _waits(self, servers: Mapping[str, ServerSnapshot], now_s: float) -> Iterator[Metric]:
         waits = HistogramMetricFamily(
@@ -137,13 +135,13 @@ def _findings(servers: Mapping[str, ServerSnapshot]) -> Iterator[Metric]:
 
 
 def _of_watching(
-    snapshot: MetricsSnapshot, servers: Mapping[str, ServerSnapshot]
+    connected: Mapping[str, bool], servers: Mapping[str, ServerSnapshot]
 ) -> Iterator[Metric]:
     up = GaugeMetricFamily(
         "pgtare_up", "Whether the agent is connected to the server.", labels=("server",)
     )
-    for name, connected in snapshot.up.items():
-        up.add_metric((name,), float(connected))
+    for name, is_connected in connected.items():
+        up.add_metric((name,), float(is_connected))
     last = GaugeMetricFamily(
         "pgtare_last_reading_timestamp_seconds",
         "When the server was read last, of what was committed; source: the table of the spool.",
@@ -171,9 +169,3 @@ def _of_watching(
             gaps.add_metric((name, kind), count)
         left_out.add_metric((name,), server.left_out)
     yield from (up, last, losses, gaps, left_out)
-    if snapshot.written is not None:
-        yield GaugeMetricFamily(
-            "pgtare_spool_up",
-            "Whether the last commit could be written.",
-            value=float(snapshot.written),
-        )

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Info, ProcessCollector
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.keeping.metrics import scrape_server
-from pgtare.keeping.metrics.collector import MetricsSnapshot, SnapshotCollector
+from pgtare.keeping.metrics.collector import SnapshotCollector
 from pgtare.keeping.metrics.server_totals import (
     LOSSES_PART,
     WAITS_PART,
@@ -74,7 +74,7 @@ class MetricsExporter:
         """
         if written:
             self._committed = {name: self._totals(name).snapshot() for name in up}
-        self.collector.show(MetricsSnapshot(dict(up), self._committed, written))
+        self.collector.show(dict(up), self._committed, written)
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Serve from now on, by threads that end with the process; the address.

@@ -67,9 +67,8 @@ class WaitTotals:
     def __init__(self, most: int) -> None:
         self.most = most
         self._rows: dict[WaitKey, int] = {}
-        self._sums = np.zeros((0, WIDTH), np.int64)
-        self._shown = np.zeros((0, WIDTH), np.int64)
-        self._full = np.zeros((0, WIDTH), np.int64)
+        self._totals = np.zeros((0, 3, WIDTH), np.int64)
+        """of each pair: the sums, what is shown of them, and how often they were full"""
         self._new_until_s: list[float] = []
         self._left_out: dict[WaitKey, int] = {}
         self.series = 0
@@ -92,17 +91,17 @@ class WaitTotals:
         for row in largest_first.tolist():
             self._find_place(keys[row], began)
         places = [self._rows.get(key, self._rows.get(other(key), -1)) for key in keys]
-        np.add.at(self._sums, places, sums)
-        np.maximum(self._shown, self._sums, out=self._shown)
-        full = self._sums >> _FULL_BITS > 0
-        if full.any():
-            self._full += full
-            self._sums -= full.astype(np.int64) << _FULL_BITS
-            self._shown -= full.astype(np.int64) << _FULL_BITS
+        totals, shown, times_full = self._totals.swapaxes(0, 1)
+        np.add.at(totals, places, sums)
+        np.maximum(shown, totals, out=shown)
+        full = (totals >> _FULL_BITS > 0).astype(np.int64)
+        times_full += full
+        totals -= full << _FULL_BITS
+        shown -= full << _FULL_BITS
 
     def all_series(self) -> Iterator[WaitSeries]:
         """All series to show; the arrays are copies."""
-        shown, full = self._shown.copy(), self._full.copy()
+        _, shown, full = self._totals.copy().swapaxes(0, 1)
         for key, row in self._rows.items():
             yield WaitSeries(key, shown[row], full[row], self._new_until_s[row])
 
@@ -122,10 +121,7 @@ class WaitTotals:
 
     def _add_row(self, key: WaitKey, began_s: float) -> None:
         self._rows[key] = len(self._rows)
-        none = np.zeros((1, WIDTH), np.int64)
-        self._sums = np.concatenate([self._sums, none])
-        self._shown = np.concatenate([self._shown, none])
-        self._full = np.concatenate([self._full, none])
+        self._totals = np.concatenate([self._totals, np.zeros((1, 3, WIDTH), np.int64)])
         self._new_until_s.append(began_s)
 
     def _series_of(self, key: WaitKey) -> int:
@@ -144,13 +140,14 @@ class WaitTotals:
         columns: dict[str, Any] = {
             name: [getattr(key, name) for key in self._rows] for name in _KEYS
         }
+        sums, shown, full = self._totals.swapaxes(0, 1)
         for number, name in enumerate(SUMS):
-            columns[name] = np.ascontiguousarray(self._sums[:, number])
-            above = self._shown[:, number] - self._sums[:, number]
+            columns[name] = np.ascontiguousarray(sums[:, number])
+            above = shown[:, number] - sums[:, number]
             if np.any(above):  # few columns ever fall
                 columns[_SHOWN + name] = above
-            if np.any(full := self._full[:, number]):
-                columns[_FULL + name] = np.ascontiguousarray(full)
+            if np.any(full[:, number]):
+                columns[_FULL + name] = np.ascontiguousarray(full[:, number])
         types = {"idle": pa.bool_(), **dict.fromkeys(_KEYS[:3], pa.string())}
         return pa.table(
             {name: pa.array(column, types.get(name)) for name, column in columns.items()}
@@ -173,7 +170,7 @@ class WaitTotals:
                 continue
             self.series += series
             self._add_row(key, 0.0)
-            self._sums[-1], self._shown[-1], self._full[-1] = sums[row], shown[row], full[row]
+            self._totals[-1] = sums[row], shown[row], full[row]
 
 
 def other(key: WaitKey) -> WaitKey:

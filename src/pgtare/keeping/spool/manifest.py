@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -68,17 +68,24 @@ class SpoolManifest:
 
     uuid: str
     seq: int = 0
-    segments: Mapping[str, Segment] = field(default_factory=dict)
-    readings: Mapping[tuple[str, str], KeptReading] = field(default_factory=dict)
-    rolled_us: Mapping[str, int] = field(default_factory=dict)
-    retired: Mapping[str, Retired] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    dropped_us: Mapping[str, int] = field(default_factory=dict)
-    damaged: Mapping[str, str] = field(default_factory=dict)
+    segments: dict[str, Segment] = field(default_factory=dict)
+    readings: dict[tuple[str, str], KeptReading] = field(default_factory=dict)
+    rolled_us: dict[str, int] = field(default_factory=dict)
+    retired: dict[str, Retired] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    dropped_us: dict[str, int] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
     lost: tuple[tuple[int, int], ...] = ()
-    rolled_early: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    rolled_early: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     catalogue: str | None = None
     catalogued: frozenset[str] = frozenset()
+
+    def following(self, seq: int) -> SpoolManifest:
+        """The same for another commit, which may change what is in it."""
+        copies: dict[str, Any] = {
+            name: dict(value) for name, value in vars(self).items() if isinstance(value, dict)
+        }
+        return replace(self, seq=seq, **copies)
 
     def of_table(self, name: str) -> list[Segment]:
         """A table's segments, in the order of their commits."""
@@ -125,16 +132,13 @@ def write(volume: Volume, manifest: SpoolManifest) -> SpoolManifest:
             [server, part, *astuple(reading)]
             for (server, part), reading in manifest.readings.items()
         ],
-        "rolled_us": dict(manifest.rolled_us),
-        "retired": {
-            name: [retired.at_s, retired.seq, retired.bytes]
-            for name, retired in manifest.retired.items()
-        },
+        "rolled_us": manifest.rolled_us,
+        "retired": {name: astuple(retired) for name, retired in manifest.retired.items()},
         "dropped": {name: [rows] for name, rows in manifest.dropped.items()},
-        "dropped_us": dict(manifest.dropped_us),
-        "damaged": dict(manifest.damaged),
+        "dropped_us": manifest.dropped_us,
+        "damaged": manifest.damaged,
         "lost": manifest.lost,
-        "rolled_early": dict(manifest.rolled_early),
+        "rolled_early": manifest.rolled_early,
     }
     volume.write(f"{NEWEST}.new", _sealed(content))
     if volume.path(NEWEST).exists():

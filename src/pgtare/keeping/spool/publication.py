@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -30,16 +29,8 @@ class Publication:
 
     def __init__(self, volume: Volume, manifest: SpoolManifest, seq: int) -> None:
         self.seq, self.id = seq, segment_id(manifest.uuid, seq)
-        self._volume, self._old = volume, manifest
+        self._volume, self._old, self._new = volume, manifest, manifest.following(seq)
         self._rows: dict[str, list[pa.Table]] = {}
-        self._segments = dict(manifest.segments)
-        self._readings = dict(manifest.readings)
-        self._rolled_us = dict(manifest.rolled_us)
-        self._rolled_early = dict(manifest.rolled_early)
-        self._retired = dict(manifest.retired)
-        self._dropped = dict(manifest.dropped)
-        self._dropped_us = dict(manifest.dropped_us)
-        self._damaged = dict(manifest.damaged)
         self._written: list[str] = []
 
     def add_rows(self, table: str, rows: pa.Table) -> None:
@@ -65,21 +56,21 @@ class Publication:
 
         What is summed up beyond it stays, and is known by its commits.
         """
-        was = self._old.seq, self._rolled_us.get(table, 0)
-        early = (*self._rolled_early.pop(table, ()), was)
-        self._rolled_us[table] = to_us
+        was = self._old.seq, self._new.rolled_us.get(table, 0)
+        early = (*self._new.rolled_early.pop(table, ()), was)
+        self._new.rolled_us[table] = to_us
         if left := tuple((seq, us) for seq, us in early if us > to_us):
-            self._rolled_early[table] = left
+            self._new.rolled_early[table] = left
 
     def set_reading(self, server: str, part: str, rows: pa.Table | None) -> None:
         """The reading that the rows end at; None: there is none any more."""
-        self._readings.pop((server, part), None)
+        self._new.readings.pop((server, part), None)
         if rows is None:
             return
         name = f"{READINGS}/{self.id}-{len(self._written)}.parquet"
         self._written.append(name)
         size = self._volume.write(name, segments.encoded(rows))
-        self._readings[server, part] = KeptReading(name, size)
+        self._new.readings[server, part] = KeptReading(name, size)
 
     def segment_name(self, table: str, day: str, number: int) -> str:
         """The name of a new segment; it is removed again if the commit fails."""
@@ -90,33 +81,36 @@ class Publication:
 
     def add_segment(self, segment: Segment) -> None:
         """Add a segment whose file is already written."""
-        self._segments[segment.name] = segment
+        self._new.segments[segment.name] = segment
 
     def retire(self, replaced: Iterable[Segment], at_s: float) -> None:
         """Segments whose rows are in another one now; their files stay for readers for a while."""
         for segment in replaced:
-            del self._segments[segment.name]
-            self._retired[segment.name] = Retired(at_s, self.seq, segment.bytes)
+            del self._new.segments[segment.name]
+            self._new.retired[segment.name] = Retired(at_s, self.seq, segment.bytes)
 
     def drop(self, segment: Segment) -> None:
         """Give up the rows of a segment."""
-        del self._segments[segment.name]
+        del self._new.segments[segment.name]
         table, last_us = segment.table, segment.last_us
-        self._dropped[table] = self._dropped.get(table, 0) + segment.rows
-        self._dropped_us[table] = max(self._dropped_us.get(table, last_us), last_us)
+        dropped, dropped_us = self._new.dropped, self._new.dropped_us
+        dropped[table] = dropped.get(table, 0) + segment.rows
+        dropped_us[table] = max(dropped_us.get(table, last_us), last_us)
 
     def set_aside(self, name: str, why: str) -> None:
         """Set a damaged file aside, a segment or a reading."""
-        self._segments.pop(name, None)
-        self._readings = {key: r for key, r in self._readings.items() if r.name != name}
-        self._damaged[name] = why
-        while len(self._damaged) > _MOST_DAMAGED:
-            del self._damaged[next(iter(self._damaged))]
+        self._new.segments.pop(name, None)
+        for key in [key for key, r in self._new.readings.items() if r.name == name]:
+            del self._new.readings[key]
+        damaged = self._new.damaged
+        damaged[name] = why
+        while len(damaged) > _MOST_DAMAGED:
+            del damaged[next(iter(damaged))]
 
     def forget_retired(self, names: Iterable[str]) -> None:
         """Forget retired files that are gone."""
         for name in names:
-            self._retired.pop(name, None)
+            self._new.retired.pop(name, None)
 
     def publish(self) -> SpoolManifest:
         """Write what is left to write, then the manifest, which is returned."""
@@ -125,21 +119,7 @@ class Publication:
         directories = {name.rpartition("/")[0] for name in self._written}
         for name in sorted(directories):
             self._volume.sync(name)
-        return manifests.write(
-            self._volume,
-            replace(
-                self._old,
-                seq=self.seq,
-                segments=self._segments,
-                readings=self._readings,
-                rolled_us=self._rolled_us,
-                rolled_early=self._rolled_early,
-                retired=self._retired,
-                dropped=self._dropped,
-                dropped_us=self._dropped_us,
-                damaged=self._damaged,
-            ),
-        )
+        return manifests.write(self._volume, self._new)
 
     def _write_rows(self) -> None:
         for table, some in self._rows.items():

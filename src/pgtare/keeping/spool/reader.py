@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -74,8 +74,8 @@ def newest(directory: Path) -> tuple[SpoolManifest, str | None]:
     return newest or SpoolManifest(str(found)), wrong or None
 
 
-def empty_connection() -> duckdb.DuckDBPyConnection:
-    """A connection without tables.
+def locked_connection(*settings: str) -> duckdb.DuckDBPyConnection:
+    """A connection without tables, with these settings: they say which files it may open.
 
     What it says of the time is in UTC, as all times of a spool are: `now()` would be compared with
     them as local time.
@@ -83,26 +83,10 @@ def empty_connection() -> duckdb.DuckDBPyConnection:
     import duckdb
 
     connection = duckdb.connect(config=CONFIG)
-    connection.execute("SET TimeZone = 'UTC'")
+    locked = ("enable_external_access = false", "lock_configuration = true")
+    for setting in ("TimeZone = 'UTC'", *settings, *locked):
+        connection.execute(f"SET {setting}")
     return connection
-
-
-def connect(directory: Path) -> duckdb.DuckDBPyConnection:
-    """A connection in which every table of a spool is a view, as of now.
-
-    It can open no other file, and its configuration is locked. Close it after use; connect again
-    at least every ten minutes to see new rows and not to miss files that were replaced. Raises as
-    `newest` does.
-    """
-    import duckdb
-
-    damaged: set[str] = set()
-    for left in reversed(range(_TRIES)):
-        try:
-            return _connect(directory, damaged, [])
-        except duckdb.Error as ex:
-            _learn(directory, damaged, ex, left)
-    raise AssertionError
 
 
 def query(directory: Path, sql: str) -> Answer:
@@ -117,7 +101,7 @@ def query(directory: Path, sql: str) -> Answer:
     for left in reversed(range(_TRIES)):
         notes: list[str] = []
         try:
-            with _connect(directory, damaged, notes) as connection:
+            with connect(directory, damaged, notes) as connection:
                 _check_select(connection, sql)
                 return _fetch(connection, sql, notes)
         except duckdb.OutOfMemoryException as ex:
@@ -158,8 +142,17 @@ def _is_of_query(error: duckdb.Error) -> bool:
     return isinstance(error, of_query)
 
 
-def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.DuckDBPyConnection:
+def connect(
+    directory: Path, damaged: Collection[str] = (), notes: list[str] | None = None
+) -> duckdb.DuckDBPyConnection:
+    """A connection in which every table of a spool is a view, as of now.
+
+    It can open no other file, and its configuration is locked. Close it after use; files that are
+    replaced stay for ten minutes. damaged: segments to leave out. notes: takes what was left out.
+    Raises as `newest` does, and duckdb.Error if another file is damaged.
+    """
     content, wrong = newest(directory)
+    notes = [] if notes is None else notes
     notes.extend([wrong] if wrong else [])
     root = directory.absolute()
     usable: dict[str, list[str]] = {name: [] for name in TABLES}
@@ -172,11 +165,8 @@ def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.Duc
     # DuckDB checks the pattern as well as the file that it finds by it
     opened = {name for names in usable.values() for file in names for name in (file, pattern(file))}
     files = [quoted(name) for name in sorted(opened)]
-    connection = empty_connection()
+    connection = locked_connection(f"allowed_paths = [{', '.join(files)}]")
     try:
-        connection.execute(f"SET allowed_paths = [{', '.join(files)}]")
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
         for table, names in usable.items():
             connection.execute(f"CREATE VIEW {table} AS {_select(TABLES[table].columns, names)}")
     except BaseException:
@@ -185,7 +175,7 @@ def _connect(directory: Path, damaged: set[str], notes: list[str]) -> duckdb.Duc
     return connection
 
 
-def _fault(root: Path, segment: Segment, damaged: set[str]) -> str | None:
+def _fault(root: Path, segment: Segment, damaged: Collection[str]) -> str | None:
     if segment.name in damaged:
         return "it cannot be read as Parquet"
     try:
@@ -197,8 +187,7 @@ def _fault(root: Path, segment: Segment, damaged: set[str]) -> str | None:
 
 def _select(columns: Iterable[Column], files: list[str]) -> str:
     if not files:
-        empty = ", ".join(f"NULL::{type_name(c)} AS {c.name}" for c in columns)
-        return f"SELECT {empty} WHERE false"
+        return no_rows(columns)
     names = ", ".join(column.name for column in columns)
     listed = ", ".join(quoted(pattern(file)) for file in files)
     return f"SELECT {names} FROM read_parquet([{listed}])"
@@ -207,6 +196,12 @@ def _select(columns: Iterable[Column], files: list[str]) -> str:
 def type_name(column: Column) -> str:
     """The type of a column, as DuckDB names it."""
     return _TYPES[str(column.type)]
+
+
+def no_rows(columns: Iterable[Column]) -> str:
+    """The SELECT of a table that is empty."""
+    empty = ", ".join(f"NULL::{type_name(column)} AS {column.name}" for column in columns)
+    return f"SELECT {empty} WHERE false"
 
 
 def pattern(path: str) -> str:

@@ -84,19 +84,15 @@ def seqs(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     return found
 
 
-def day_of(us: int) -> str:
-    """The UTC day of a time."""
-    return (_EPOCH + timedelta(days=us // DAY_US)).isoformat()
-
-
 def parts(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """Rows split into segments: day, number within the day, rows."""
     days = times_us(rows) // DAY_US
     found = np.unique(days)
     for day in found:
+        name = (_EPOCH + timedelta(days=int(day))).isoformat()
         of_day = rows.filter(pa.array(days == day)) if len(found) > 1 else rows
         for number, start in enumerate(range(0, of_day.num_rows, MOST_ROWS)):
-            yield day_of(int(day) * DAY_US), number, of_day.slice(start, MOST_ROWS)
+            yield name, number, of_day.slice(start, MOST_ROWS)
 
 
 def as_stored(rows: pa.Table) -> pa.Table:

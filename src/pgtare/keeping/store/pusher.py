@@ -93,20 +93,25 @@ class SpoolPusher:
             with contextlib.suppress(Exception):
                 connection.close()
 
+    @property
+    def _store(self) -> StoreConnection:
+        """The connection of a step."""
+        assert self._connection is not None
+        return self._connection
+
     def _step(self) -> bool:
         content, _ = reader.newest(self._root)
         if self._connection is None:
             self._connection = self._connect()
             if wrong := store_schema.fault(store_schema.version(self._connection)):
                 raise StoreError(f"the store cannot be used: {wrong}")
-        connection = self._connection
         unsure = self.memory is None
-        memory = self._note(self.memory or self._at_start(connection, content))
+        memory = self._note(self.memory or self._at_start(content))
         to = memory.sending_to or self._next(content, memory.sent_seq)
         self.behind = content.seq - memory.sent_seq
         if to is None:
             return False
-        self._send_window(connection, content, memory, to, unsure=unsure)
+        self._send_window(content, memory, to, unsure=unsure)
         self.behind = content.seq - to
         self._reader.forget_others(content)
         return self._next(content, to) is not None
@@ -120,43 +125,41 @@ class SpoolPusher:
 
     # What was sent
 
-    def _at_start(self, connection: StoreConnection, content: SpoolManifest) -> PushMemory:
+    def _at_start(self, content: SpoolManifest) -> PushMemory:
         """What was sent, by the file and the store. Raises StoreError if nothing may be sent."""
         memory = push_memory.read(self._root)
-        last = pushed_rows.last_push(connection, content.uuid)
+        last = pushed_rows.last_push(self._store, content.uuid)
         if memory is None or memory.spool != content.uuid:
             seq, rolled_us = (last.seq, last.rolled_us) if last else (0, {})
-            partial = pushed_rows.ever_partial(connection, content.uuid, seq)
+            partial = pushed_rows.ever_partial(self._store, content.uuid, seq)
             memory = PushMemory(content.uuid, seq, rolled_us=rolled_us, partial=partial)
             if last is not None:
                 self._report("warning", f"{push_memory.FILE} was lost: the store was asked")
-        pushed_rows.check_replica(connection, memory.replica)
+        pushed_rows.check_replica(self._store, memory.replica)
         self._pushed_to = last.seq if last else 0
-        self._unsure_to = pushed_rows.newest_seq(connection, content.uuid, memory.sent_seq)
+        self._unsure_to = pushed_rows.newest_seq(self._store, content.uuid, memory.sent_seq)
         back = memory.rewound_to
         if back is None:
-            back = self._lost_after(connection, content)
+            back = self._lost_after(content)
         if back is None:
             newest = max(memory.sending_to or 0, self._unsure_to)
-            back = self._parted_after(connection, content, min(newest, content.seq))
+            back = self._parted_after(content, min(newest, content.seq))
             if back is None and newest > content.seq:
                 back = content.seq
             if back is not None and last is not None and last.age_s < QUIET_S:
                 raise _another_agent()
         if back is not None:
-            memory = self._rewound(connection, content, memory, back)
-        return self._try_partial(connection, content, memory) if memory.partial else memory
+            memory = self._rewound(content, memory, back)
+        return self._try_partial(content, memory) if memory.partial else memory
 
-    def _lost_after(self, connection: StoreConnection, content: SpoolManifest) -> int | None:
+    def _lost_after(self, content: SpoolManifest) -> int | None:
         """The commit before one that the spool has lost and the store has; None: there is none."""
         for first, last in content.lost:
-            if pushed_rows.commits_between(connection, content.uuid, first - 1, last):
+            if pushed_rows.commits_between(self._store, content.uuid, first - 1, last):
                 return first - 1
         return None
 
-    def _parted_after(
-        self, connection: StoreConnection, content: SpoolManifest, to: int
-    ) -> int | None:
+    def _parted_after(self, content: SpoolManifest, to: int) -> int | None:
         """The commit after which spool and store have different rows; None: they are the same.
 
         to: the last one that both have. A file or rows that are missing are no difference.
@@ -165,7 +168,7 @@ class SpoolPusher:
         while to > 0:
             others, after = [], max(to - _COMPARED, 0)
             for table in TABLES:
-                there = pushed_rows.rows_of(connection, content.uuid, table, after, to)
+                there = pushed_rows.rows_of(self._store, content.uuid, table, after, to)
                 here = {
                     (unit.day, seq): rows
                     for unit in (self._units(content, table, after, to) if there else ())
@@ -195,18 +198,16 @@ class SpoolPusher:
         self.memory = memory
         return memory
 
-    def _rewound(
-        self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory, back: int
-    ) -> PushMemory:
+    def _rewound(self, content: SpoolManifest, memory: PushMemory, back: int) -> PushMemory:
         """The spool lost its last commits, and uses their numbers again. Raises StoreError."""
-        left = pushed_rows.commits_between(connection, content.uuid, back, _LAST)
+        left = pushed_rows.commits_between(self._store, content.uuid, back, _LAST)
         if not left:
             partial = tuple(one for one in memory.partial if max(one.seqs) <= back)
             self._unsure_to = self._pushed_to
             sent = min(memory.sent_seq, back)
             return replace(memory, sent_seq=sent, sending_to=None, partial=partial, rewound_to=None)
         if memory.rewound_to is None:
-            pushed_rows.mark(connection, content.uuid, left, partial=True)
+            pushed_rows.mark(self._store, content.uuid, left, partial=True)
             self._note(replace(memory, rewound_to=back))
         raise StoreError(
             f"the spool went back to commit {back}, as if restored from a copy, and the store has "
@@ -214,9 +215,7 @@ class SpoolPusher:
             "agent goes on with the original, let this one begin a new spool"
         )
 
-    def _try_partial(
-        self, connection: StoreConnection, content: SpoolManifest, memory: PushMemory
-    ) -> PushMemory:
+    def _try_partial(self, content: SpoolManifest, memory: PushMemory) -> PushMemory:
         """Look again at what the store had in part: deleted, or complete after all?"""
         left = []
         for one in memory.partial:
@@ -228,8 +227,8 @@ class SpoolPusher:
                     "dropped the rows",
                 )
                 continue
-            found = self._complete(connection, unit, memory)
-            pushed_rows.mark(connection, content.uuid, unit.places(found.full), partial=False)
+            found = self._complete(unit, memory)
+            pushed_rows.mark(self._store, content.uuid, unit.places(found.full), partial=False)
             if found.part:
                 left.append(replace(one, seqs=tuple(sorted(found.part))))
             else:
@@ -246,29 +245,23 @@ class SpoolPusher:
     # Windows
 
     def _send_window(
-        self,
-        connection: StoreConnection,
-        content: SpoolManifest,
-        memory: PushMemory,
-        to: int,
-        *,
-        unsure: bool,
+        self, content: SpoolManifest, memory: PushMemory, to: int, *, unsure: bool
     ) -> None:
         """unsure: whether the store may have some of its rows already."""
-        last = pushed_rows.last_push(connection, content.uuid)
+        last = pushed_rows.last_push(self._store, content.uuid)
         if last is not None and last.seq > max(self._pushed_to, memory.sending_to or 0):
             raise _another_agent()
         rolled_us, partial = dict(memory.rolled_us), list(memory.partial)
         memory = self._note(
-            replace(memory, sending_to=to, replica=memory.replica or connection.replica())
+            replace(memory, sending_to=to, replica=memory.replica or self._store.replica())
         )
         unsure = unsure or memory.sent_seq < self._unsure_to
         for name, table in TABLES.items():
             for unit in self._units(content, name, memory.sent_seq, to):
                 if unsure:
-                    partial += self._send_missing(connection, unit, memory)
+                    partial += self._send_missing(unit, memory)
                 else:
-                    self._insert(connection, unit)
+                    self._insert(unit)
                 if table.source is not None:
                     last_us = int(times_us(unit.rows).max())
                     rolled_us[name] = max(rolled_us.get(name, last_us), last_us)
@@ -276,7 +269,7 @@ class SpoolPusher:
         rolled_us = {
             name: min(us, content.rolled_us.get(name, us)) for name, us in rolled_us.items()
         }
-        pushed_rows.note_push(connection, content.uuid, to, rolled_us)
+        pushed_rows.note_push(self._store, content.uuid, to, rolled_us)
         self._pushed_to = max(self._pushed_to, to)
         self._note(
             replace(
@@ -284,14 +277,12 @@ class SpoolPusher:
             )
         )
 
-    def _send_missing(
-        self, connection: StoreConnection, unit: PushUnit, memory: PushMemory
-    ) -> list[PartialPush]:
+    def _send_missing(self, unit: PushUnit, memory: PushMemory) -> list[PartialPush]:
         """Send the commits that the store has nothing of; those that it has in part are left."""
-        found = self._complete(connection, unit, memory)
+        found = self._complete(unit, memory)
         if not found.part:
             return []
-        pushed_rows.mark(connection, unit.spool, unit.places(found.part), partial=True)
+        pushed_rows.mark(self._store, unit.spool, unit.places(found.part), partial=True)
         seqs = tuple(sorted(found.part))
         self._report(
             "error",
@@ -300,21 +291,19 @@ class SpoolPusher:
         )
         return [PartialPush(unit.table, unit.day, seqs)]
 
-    def _complete(
-        self, connection: StoreConnection, unit: PushUnit, memory: PushMemory
-    ) -> Presence:
+    def _complete(self, unit: PushUnit, memory: PushMemory) -> Presence:
         """Send what the store has nothing of, and return what it has then."""
-        found = pushed_rows.presence(connection, unit, memory.replica)
+        found = pushed_rows.presence(self._store, unit, memory.replica)
         for number in range(_MOST_TOKENS):
             if not found.none:
                 break
-            self._insert(connection, unit.only(found.none), number)
-            found = pushed_rows.presence(connection, unit, memory.replica)
+            self._insert(unit.only(found.none), number)
+            found = pushed_rows.presence(self._store, unit, memory.replica)
         return found
 
-    def _insert(self, connection: StoreConnection, unit: PushUnit, number: int = 0) -> None:
+    def _insert(self, unit: PushUnit, number: int = 0) -> None:
         rows = store_schema.stored(unit.table, unit.rows)
-        connection.insert(unit.table, rows, unit.token(number))
+        self._store.insert(unit.table, rows, unit.token(number))
 
     def _units(self, content: SpoolManifest, table: str, after: int, to: int) -> Iterator[PushUnit]:
         for left in reversed(range(_TRIES)):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from pgtare.keeping.spool.tables import TABLES
 from pgtare.keeping.store import pushed_rows, repair, store_schema
@@ -25,7 +26,7 @@ _ANSWER_S = 10.0
 _NUMBER = re.compile(r"(\d+)\.(\d+)")
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoreCheck:
     """What was found in a store. clock_s: its clock minus this machine's.
 
@@ -36,13 +37,13 @@ class StoreCheck:
     version: str
     server: str
     user: str
-    roles: list[str]
     clock_s: float
-    tables: int
-    spools: list[Push]
-    partial: list[PartialCommits]
-    faults: list[str]
-    notes: list[str]
+    roles: list[str] = field(default_factory=list)
+    tables: int = 0
+    spools: list[Push] = field(default_factory=list)
+    partial: list[PartialCommits] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def check_for_agent(address: StoreAddress) -> StoreCheck:
@@ -60,12 +61,15 @@ def check_for_agent(address: StoreAddress) -> StoreCheck:
 
 def _refused_inserts(connection: StoreConnection) -> list[str]:
     """Tables that refuse an insert; none of these has a row."""
+    sql = f"INSERT INTO {connection.database}.{{}} (spool, seq) SELECT '', 0 WHERE 0"
+    return _refusing(store_schema.FILLED, lambda name: connection.command(sql.format(name)))
+
+
+def _refusing(tables: Iterable[str], ask: Callable[[str], object]) -> list[str]:
     refused = []
-    for name in store_schema.FILLED:
+    for name in tables:
         try:
-            connection.command(
-                f"INSERT INTO {connection.database}.{name} (spool, seq) SELECT '', 0 WHERE 0"
-            )
+            ask(name)
         except StoreError:
             refused.append(name)
     return refused
@@ -73,55 +77,43 @@ def _refused_inserts(connection: StoreConnection) -> list[str]:
 
 def check(connection: StoreConnection) -> StoreCheck:
     """Ask a store. Raises StoreError if it does not answer."""
-    faults: list[str] = []
-    notes: list[str] = []
     began = time.time()
     version, server, user, now_us = connection.rows(
         "SELECT version(), hostName(), currentUser(), toUnixTimestamp64Micro(now64(6, 'UTC'))"
     )[0]
     clock_s = int(now_us) / 1e6 - (began + time.time()) / 2
-    found = _NUMBER.match(str(version))
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
-        faults.append(
+    found = StoreCheck(str(version), str(server), str(user), clock_s)
+    number = _NUMBER.match(found.version)
+    if number is None or (int(number[1]), int(number[2])) < OLDEST:
+        found.faults.append(
             f"ClickHouse {version} is too old: {OLDEST[0]}.{OLDEST[1]} or later is needed"
         )
     if abs(clock_s) > _CLOCK_S:
-        notes.append(
+        found.notes.append(
             f"the store's clock is {clock_s:+.1f} s away from this machine's: rows are kept by the "
             "agents' clocks; set both by NTP"
         )
-    tables = _tables(connection, faults)
+    found.tables = _tables(connection, found.faults)
     try:
-        found_version = store_schema.version(connection)
-        wrong = store_schema.fault(found_version)
-        if wrong and (found_version is not None or not faults):  # what is missing is said already
-            faults.append(wrong)
+        schema = store_schema.version(connection)
+        wrong = store_schema.fault(schema)
+        if wrong and (schema is not None or not found.faults):  # what is missing is said already
+            found.faults.append(wrong)
     except StoreError as ex:
-        faults.append(f"the version of the tables cannot be read: {ex}")
-    spools: list[Push] = []
-    partial: list[PartialCommits] = []
-    if tables == len(TABLES):
+        found.faults.append(f"the version of the tables cannot be read: {ex}")
+    if found.tables == len(TABLES):
         try:
-            spools, partial = pushed_rows.pushes(connection), repair.partial(connection)
+            sent = pushed_rows.pushes(connection), repair.partial(connection)
+            found.spools, found.partial = sent
         except StoreError as ex:
-            faults.append(f"what was sent cannot be read: {ex}")
-    if partial:
-        notes.append(
-            f"commits of {len(partial)} tables and days are partial and left out by the page: "
-            "`pgtare store repair` deletes what there is, and the agent sends all of it again"
+            found.faults.append(f"what was sent cannot be read: {ex}")
+    if found.partial:
+        found.notes.append(
+            f"commits of {len(found.partial)} tables and days are partial and left out by the "
+            "page: `pgtare store repair` deletes what there is, and the agent sends all of it again"
         )
-    return StoreCheck(
-        version=str(version),
-        server=str(server),
-        user=str(user),
-        roles=_roles(connection),
-        clock_s=clock_s,
-        tables=tables,
-        spools=spools,
-        partial=partial,
-        faults=faults,
-        notes=notes,
-    )
+    found.roles = _roles(connection)
+    return found
 
 
 def _tables(connection: StoreConnection, faults: list[str]) -> int:
@@ -133,13 +125,9 @@ def _tables(connection: StoreConnection, faults: list[str]) -> int:
     missing = [name for name in TABLES if name not in names]
     if missing:
         faults.append(f"tables are missing: {', '.join(missing)}; run `pgtare store create`")
-    refused = []
-    for name in TABLES:
-        if name in names:
-            try:
-                connection.rows(f"SELECT spool, seq, ts FROM {connection.database}.{name} LIMIT 0")
-            except StoreError:
-                refused.append(name)
+    sql = f"SELECT spool, seq, ts FROM {connection.database}.{{}} LIMIT 0"
+    there = [name for name in TABLES if name in names]
+    refused = _refusing(there, lambda name: connection.rows(sql.format(name)))
     if refused:
         faults.append(
             f"the user may not read {', '.join(refused)}: GRANT one of the roles that "

@@ -46,9 +46,9 @@ def read(places: Sequence[Path]) -> BillInput:
 
 
 def _read_fleet(prefix: Path, found: BillInput) -> None:
-    records, listing = raw_data.read_records(prefix), raw_data.listing(prefix)
+    listing = raw_data.listing(prefix)
     known = {*listing.servers, *(one.server for one in listing.left_out)}
-    found.left_out.extend([*listing.left_out, *raw_data.without_data(records, known)])
+    found.left_out.extend([*listing.left_out, *raw_data.without_data(listing.records, known)])
     for name in listing.servers:
         try:
             result = store.load_result(prefix / SERVERS / name / store.RESULT_FILE)

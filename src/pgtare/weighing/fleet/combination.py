@@ -179,23 +179,16 @@ def _scale(
         q=number(found.q),
         q_p=number(found.q_p),
         outliers=[
-            documents.FleetOutlier(
-                server=one.server,
-                residual=one.residual,
-                p_adjusted=one.p,
-                labels=dict(one.labels),
-            )
+            filled(documents.FleetOutlier, one, p_adjusted=one.p, labels=dict(one.labels))
             for one in found.outliers
         ],
         subgroups=[
-            documents.FleetSubgroup(
-                label=one.label,
-                value=one.value,
+            filled(
+                documents.FleetSubgroup,
+                one,
                 servers=list(one.servers),
                 mean=written(one.mean),
                 difference=written(one.difference),
-                p=number(one.p),
-                p_adjusted=number(one.p_adjusted),
             )
             for one in groups
             if len(values[one.label]) > 1

@@ -60,7 +60,7 @@ class _Job(threading.Thread):
         of, weighing = self._of, self._of.weighings[self.server]
         try:
             traffic = of.traffic[self.server]
-            self.end = weighing.trial(self.stage, traffic, of.halt, of)
+            self.end = weighing.trial(self.stage, traffic, of.halt, of.seen)
             if self.stage.last or of.halt.wanted or self.end.trouble:
                 with of.estimating:  # one at a time: others' rings have to be drained meanwhile
                     made = weighing.weighing(of.command)
@@ -184,7 +184,9 @@ class Coordinator:
         waiting, running = list(stage.servers), list[_Job]()
         measured, lost = False, list[str]()
         share = f"{100 * stage.participation:g} %"
-        title = f"{stage.name}: {_counted(stage)}, {share} of the sessions"
+        names = stage.servers
+        which = names[0] if len(names) == 1 else f"{len(names)} servers"
+        title = f"{stage.name}: {which}, {share} of the sessions"
         if not self._console.is_terminal:
             self._console.print(f"pgtare: {title}, {stage.seconds:.0f} s", highlight=False)
         with Display(self._console, title, stage.lasts_s(at_once)) as display:
@@ -322,9 +324,7 @@ class Coordinator:
         elif all(server.state == "lost" for server in state.servers):
             state.ended_by = "lost"
         else:
-            state.ended_by = "time"
-        if state.ended_by == "time":
-            state.stage = "ended"
+            state.ended_by, state.stage = "time", "ended"
         self.directory.save()
         for name in self.weighings:
             self._leave(name)
@@ -350,11 +350,6 @@ class Coordinator:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
-
-
-def _counted(stage: Stage) -> str:
-    names = stage.servers
-    return names[0] if len(names) == 1 else f"{len(names)} servers"
 
 
 def _now() -> str:

@@ -107,10 +107,7 @@ class FleetDirectory:
 
     def usable(self) -> list[str]:
         """Those of them that can be estimated: not damaged, nor lost in the trial that is kept."""
-        return [name for name in self.kept() if self._usable(name)]
-
-    def _usable(self, name: str) -> bool:
-        return self._estimable(name) is not None
+        return [name for name in self.kept() if self._estimable(name) is not None]
 
     def _estimable(self, name: str) -> WeighResult | None:
         try:
@@ -146,11 +143,6 @@ def _claimed(path: Path) -> int:
         os.close(fd)
         raise UsageError(f"another pgtare is weighing into {path}: wait for its end") from ex
     return fd
-
-
-def check_target(path: Path) -> None:
-    """Raise UsageError if `FleetDirectory.create` would refuse it; call it before measuring."""
-    artefact.check_new(path, WEIGHING)
 
 
 def servers_of(inventory: Mapping[str, InventoryServer]) -> list[FleetServerState]:

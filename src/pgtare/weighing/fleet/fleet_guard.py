@@ -91,7 +91,6 @@ class BaseSample:
 class Crossing:
     """A guard's e-value reached its line. transactions: with an instrument on, in this stage."""
 
-    arm: str
     server: str
     what: str
     e_value: float
@@ -127,7 +126,10 @@ class FleetGuard:
         most, however often the stages change.
         """
         self._left -= self._share * len(self._guards)
-        self._servers = self._guarded(stage)
+        self._servers = {
+            name: GuardedServer(self._servers_group(name), self._samples[name].cap_us)
+            for name in stage.servers
+        }
         self._guards, self._pending = {}, {}
         self._instrumented = 0
         self._whole_blocks, self._came = Counter[str](), {}
@@ -165,7 +167,7 @@ class FleetGuard:
             if guard.breach is not None:
                 found = guard.breach
                 what = f"{name}: {_WORDS[found.harm]}"
-                return Crossing(name, found.server, what, found.e_value, self._instrumented)
+                return Crossing(found.server, what, found.e_value, self._instrumented)
         return None
 
     def blind(self, stage: Stage) -> str:
@@ -266,12 +268,6 @@ class FleetGuard:
 
     def _servers_group(self, name: str) -> str:
         return self._loads.get(name, f"server {name}")
-
-    def _guarded(self, stage: Stage) -> dict[str, GuardedServer]:
-        return {
-            name: GuardedServer(self._servers_group(name), self._samples[name].cap_us)
-            for name in stage.servers
-        }
 
 
 def _guarded_arms(design: Design) -> list[int]:

@@ -22,18 +22,23 @@ _LAYOUT = "the raw data of a server are expected in PREFIX/servers/NAME/"
 
 @dataclass(frozen=True)
 class Listing:
-    """The servers of a prefix, in the order of their names, and what cannot be read."""
+    """The servers of a prefix, in the order of their names, and what cannot be read.
+
+    records: the servers of `fleet.json` by name; none if there is no such file.
+    """
 
     servers: tuple[str, ...]
     left_out: tuple[FleetLeftOut, ...]
+    records: Mapping[str, FleetServerState]
 
 
 def listing(prefix: Path) -> Listing:
     """Which servers there are. One whose files are not all there is left out.
 
-    Raises UsageError if there is no directory of servers, or nothing in it.
+    Raises UsageError if there is no directory of servers, or nothing in it, or if `fleet.json` is
+    another document, and PgtareError if that is damaged.
     """
-    found, left_out = [], []
+    records, found, left_out = _records(prefix), [], []
     for name in _names(prefix):
         if name.startswith("."):
             reason = "a directory that was being written when the weighing was cut off"
@@ -47,14 +52,10 @@ def listing(prefix: Path) -> Listing:
             found.append(name)
     if not found and not left_out:
         raise UsageError(f"{prefix} holds no {WEIGHING.what}: {SERVERS}/ in it is empty; {_LAYOUT}")
-    return Listing(tuple(found), tuple(left_out))
+    return Listing(tuple(found), tuple(left_out), records)
 
 
-def read_records(prefix: Path) -> dict[str, FleetServerState]:
-    """The servers of `fleet.json` by name; none if there is no such file.
-
-    Raises UsageError if it is another document, and PgtareError if it is damaged.
-    """
+def _records(prefix: Path) -> dict[str, FleetServerState]:
     path = prefix / FLEET_FILE
     if not path.exists():
         return {}

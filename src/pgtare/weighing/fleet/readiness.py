@@ -52,7 +52,6 @@ class Readiness:
     role: str = ""
     superuser: bool = False
     standby: bool = False
-    pooled: bool = False
     clock: str = ""
     problem: str | None = None
     steps: tuple[str, ...] = ()
@@ -98,7 +97,6 @@ def check_server(name: str, dsn: str, chosen: Sequence[Chosen] = ()) -> Readines
             role=role,
             superuser=superuser,
             standby=standby,
-            pooled=pooler.is_pooled(conn),
             identity=identity,
         )
         problems = list(_problems(conn, dsn, found, chosen))

@@ -12,17 +12,17 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.estimate.trial.design import Design
-from pgtare.kit import files
+from pgtare.kit import artefact, files
 from pgtare.kit.numbers import counted
 from pgtare.postgres import parallel
 from pgtare.postgres.inventory import Inventory, InventoryServer
 from pgtare.weighing.fleet import stages
 from pgtare.weighing.fleet.coordinator import Coordinator
-from pgtare.weighing.fleet.directory import FleetDirectory, check_target, servers_of
+from pgtare.weighing.fleet.directory import FleetDirectory, servers_of
 from pgtare.weighing.fleet.fleet_guard import LOAD_LABEL, FleetGuard
 from pgtare.weighing.fleet.server_weighing import ServerWeighing
 from pgtare.weighing.fleet.stages import ServerTraffic
-from pgtare.weighing.fleet.state import FleetDesign, FleetState
+from pgtare.weighing.fleet.state import WEIGHING, FleetDesign, FleetState
 from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.weigh import plan as planning
 from pgtare.weighing.weigh.request import Request
@@ -133,7 +133,7 @@ def prepare(request: FleetRequest) -> Prepared:
         directory = FleetDirectory.resume(request.out)
         servers = _left(directory.state, servers, request.out)
     else:
-        check_target(request.out)
+        artefact.check_new(request.out, WEIGHING)
     wanted, most = len(servers) + _OTHER_FILES, files.raise_descriptor_limit()
     if most < wanted:
         raise UsageError(
@@ -144,26 +144,20 @@ def prepare(request: FleetRequest) -> Prepared:
     outcomes = parallel.for_each(
         servers, lambda name: weighings[name].look(), at_once=32, limit_s=_LOOK_LIMIT_S
     )
-    traffic: dict[str, ServerTraffic] = {}
-    unready: dict[str, str] = {}
-    for name, outcome in outcomes.items():
-        if outcome.answer is not None:
-            traffic[name] = replace(outcome.answer, weight=servers[name].weight)
-        else:
-            unready[name] = outcome.problem
+    traffic = {
+        name: replace(outcome.answer, weight=servers[name].weight)
+        for name, outcome in outcomes.items()
+        if outcome.answer is not None
+    }
+    unready = {name: each.problem for name, each in outcomes.items() if name not in traffic}
     if not traffic or (unready and not request.skip_unready):
         for weighing in weighings.values():
             weighing.close()
         raise _not_ready(unready, len(servers))
-    guard = FleetGuard(
-        {name: weighings[name].sample for name in traffic},
-        {
-            name: servers[name].labels[LOAD_LABEL]
-            for name in traffic
-            if LOAD_LABEL in servers[name].labels
-        },
-        limits_of(request.design.harm_pct / 100),
-    )
+    samples = {name: weighings[name].sample for name in traffic}
+    labels = {name: servers[name].labels for name in traffic}
+    loads = {name: each[LOAD_LABEL] for name, each in labels.items() if LOAD_LABEL in each}
+    guard = FleetGuard(samples, loads, limits_of(request.design.harm_pct / 100))
     return Prepared(request, directory, weighings, traffic, unready, guard)
 
 

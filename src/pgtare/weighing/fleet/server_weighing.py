@@ -9,8 +9,8 @@ import socket
 import statistics
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import psycopg
@@ -42,11 +42,8 @@ _DRAWS = 8
 _TRANSACTIONS = 3
 
 
-class Watcher(Protocol):
-    """What watches the trials while they run; called by many threads."""
-
-    def seen(self, server: str, design: Design, part: Observations) -> None:
-        """Observations have just been read from a server."""
+#: Takes what has just been read of a server; called by many threads.
+Seen = Callable[[str, Design, Observations], None]
 
 
 @dataclass(frozen=True)
@@ -140,13 +137,13 @@ class ServerWeighing:
         )
         return got.observations
 
-    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, watcher: Watcher) -> TrialEnd:
+    def trial(self, stage: Stage, traffic: ServerTraffic, halt: Halt, seen: Seen) -> TrialEnd:
         """The trial of a stage. A stage before the last one is drawn until somebody takes part."""
         self._connect_again()
         end = TrialEnd(0, time.monotonic())
         patience_s = [self._patience_s(stage, traffic)] * (0 if stage.last else _DRAWS - 1)
         for each_s in (*patience_s, math.inf):
-            end = self._one_trial(stage, traffic, Halt(of=halt), watcher, each_s)
+            end = self._one_trial(stage, traffic, Halt(of=halt), seen, each_s)
             if end.transactions or end.trouble or halt.wanted:
                 break
         return end
@@ -158,12 +155,7 @@ class ServerWeighing:
         return min(max(1.0, _TRANSACTIONS / max(each, 1e-3)), stage.seconds / 2)
 
     def _one_trial(
-        self,
-        stage: Stage,
-        traffic: ServerTraffic,
-        halt: Halt,
-        watcher: Watcher,
-        patience_s: float,
+        self, stage: Stage, traffic: ServerTraffic, halt: Halt, seen: Seen, patience_s: float
     ) -> TrialEnd:
         """One draw. patience_s: after how long it is given up if nobody takes part."""
         module = self._module
@@ -194,7 +186,7 @@ class ServerWeighing:
             tick=tick,
             halt=halt,
             lease=LEASE,
-            arrived=lambda part: watcher.seen(self.name, design, part),
+            arrived=lambda part: seen(self.name, design, part),
         )
         ended_s = time.monotonic()
         if not stage.last and got.stopped_by == "time":  # kept only if all are stopped just then

@@ -59,18 +59,15 @@ def judge(
         edge = max(_TOLERANCE * active, _AT_THE_EDGES)
         least = max(active - edge, 0.0) * one.per_transaction
         most = (active + edge) * one.per_transaction + _OURS
-        growth = f"{one.name} grew by {grown:,.0f}"
+        growth, each = f"{one.name} grew by {grown:,.0f}", f"{one.per_transaction:g} each"
+        in_all = f"{growth} in {active:,} transactions"
         if not active:
             if grown > 0:
                 against.append(f"{growth}, though nothing in it should have made it grow")
         elif grown < least or grown <= 0:
-            against.append(
-                f"{growth} in {active:,} transactions, not by {one.per_transaction:g} each"
-            )
+            against.append(f"{in_all}, not by {each}")
         elif grown > most and not one.at_least:
-            against.append(
-                f"{growth} in {active:,} transactions, more than {one.per_transaction:g} each"
-            )
+            against.append(f"{in_all}, more than {each}")
         else:
-            shown.append(f"{growth} in {active:,} transactions")
+            shown.append(in_all)
     return shown, against

@@ -91,10 +91,11 @@ def _workload(
     protocol = study.played_by(workload)
     words = protocol.words
     proof = runs.get(proof_id(workload))
+    waits = proof.waits if proof else ()
     why_not = _why_not(study, workload, proof, len(blocks), len(dropped), skipped)
-    shown = state != "unfinished" and not why_not and len(blocks) >= FEWEST
     if not why_not and state != "unfinished" and len(blocks) < FEWEST:
         why_not = f"fewer than two whole {words.block}s were kept"
+    shown = {} if state == "unfinished" or why_not else dict(sorted(blocks.items()))
     compared: list[Compared] = []
     floor = None
     if shown:
@@ -107,7 +108,7 @@ def _workload(
         ]
     elif why_not:
         compared = [not_counted(study, workload, c.arm, c.base) for c in study.compared(workload)]
-    last = {name: run for _, block in sorted(blocks.items()) for name, run in block.items()}
+    last = {name: run for block in shown.values() for name, run in block.items()}
     return OnWorkload(
         name=workload.name,
         title=workload.title,
@@ -124,8 +125,11 @@ def _workload(
             study, workload, {name: rate.rate_tps for name, rate in rates.items()}
         ),
         proven=bool(proof and proof.usable),
-        profile=tuple(_profile(workload, proof)),
-        waits=proof.waits if proof else (),
+        profile=tuple(
+            wording.profile_line(expected, *evidence.measured(expected, waits))
+            for expected in (workload.profile if proof else ())
+        ),
+        waits=waits,
         idle=proof.machine.get("idle") if proof else None,
         rounds_planned=study.blocks_planned(workload),
         rounds_kept=len(blocks),
@@ -135,7 +139,7 @@ def _workload(
                 f"in {numbers.counted(n, words.round)} every {words.part} had {an(what)}"
                 for what, n in found.shared.items()
             ),
-            *caveats.dropped_by(dropped, found.dropped_by, words.block),
+            *caveats.dropped_by(dropped, words.block),
             *caveats.remarks(found.remarked, words.round),
             *caveats.behind(found.behind, words.round),
         ),
@@ -146,13 +150,9 @@ def _workload(
         compared=tuple(compared),
         by_round=tuple(
             {name: run.metrics[workload.metric] for name, run in block.items()}
-            for _, block in sorted(blocks.items())
-        )
-        if shown
-        else (),
-        waits_by_variant={name: run.waits for name, run in last.items() if run.waits}
-        if shown
-        else {},
+            for block in shown.values()
+        ),
+        waits_by_variant={name: run.waits for name, run in last.items() if run.waits},
     )
 
 
@@ -178,15 +178,6 @@ def _why_not(
             f"{percent(study.gates.dropped_at_most)}"
         )
     return ""
-
-
-def _profile(workload: Workload, proof: Run | None) -> list[str]:
-    if proof is None:
-        return []
-    return [
-        wording.profile_line(expected, *evidence.measured(expected, proof.waits))
-        for expected in workload.profile
-    ]
 
 
 def _rung(name: str, blocks: Blocks, workload: Workload) -> Rung:

@@ -41,27 +41,25 @@ def found(result: LadderResult) -> list[tuple[str, str]]:
         nouns = {w.words.block for w in result.workloads if w.name in names}
         unit = " or ".join(f"{noun}s" for noun in sorted(nouns))
         needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
-        how = ""
         none = len(open_ones) - len(needed)
-        if needed:
+        if result.state == "closed":
+            how = "The study is closed, so it stays that way."
+        elif not needed:
+            how = f"No number of {unit} would probably decide that."
+        else:
             span = numbers.span(numbers.count(needed[0]), numbers.count(needed[-1]))
             which = f"{len(needed)} of them" if none else "that"
             how = (
-                f" {span} {unit} would probably decide {which} (80 % power, if the estimates are "
+                f"{span} {unit} would probably decide {which} (80 % power, if the estimates are "
                 "exact and later ones vary as much as these did)."
             )
-            if none:
-                how += f" For {none}, no number would."
-        else:
-            how = f" No number of {unit} would probably decide that."
-        if result.state == "closed":
-            how = " The study is closed, so it stays that way."
+            how += f" For {none}, no number would." if none else ""
         noun = "comparison is" if len(open_ones) == 1 else "comparisons are"
         answers.append(
             (
                 "inconclusive",
                 f"{len(open_ones)} {noun} inconclusive: the data show neither a difference nor "
-                f"that there is none.{how}",
+                f"that there is none. {how}",
             )
         )
     answers += [("not_verified", sentence) for sentence in _not_counted(result)]
@@ -108,7 +106,7 @@ def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     where = f"{workload.name} ({workload.title})" if workload.title else workload.name
     if not workload.words.usual:
         where += f" by {workload.words.name}"
-    what = METRICS[c.metric]
+    what = METRICS[c.metric].name
     if c.verdict == "equivalent":
         return (
             f"{where}: {c.arm} is equivalent to {c.base}: {what} {pct(c.effect.pct)}, "

@@ -35,14 +35,10 @@ class Gathered:
     remarked: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
     behind: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
-    @property
-    def dropped_by(self) -> dict[str, int]:
-        """Dropped blocks by the variant that did not pass; one with several at fault is in each."""
-        by: dict[str, int] = defaultdict(int)
-        for dropped in self.dropped:
-            for name in dropped.variants:
-                by[name] += 1
-        return dict(by)
+    def drop(self, number: int, reasons: Iterable[str], at_fault: Iterable[str]) -> None:
+        """A block does not count. at_fault: its variants that did not pass, if any did not."""
+        variants = tuple(dict.fromkeys(at_fault))
+        self.dropped.append(Dropped(round=number, reasons=tuple(reasons), variants=variants))
 
 
 def too_many_dropped(study: DeclaredStudy, dropped: int, blocks: int) -> bool:
@@ -86,13 +82,8 @@ def parts_of(run: Run) -> Block:
     return {
         name: run.model_copy(
             update={
+                **dict(part),
                 "step": run.step.model_copy(update={"variant": name}),
-                "metrics": part.metrics,
-                "transactions": part.transactions,
-                "events": part.events,
-                "waits": part.waits,
-                "evidence": part.evidence,
-                "remarks": part.remarks,
                 "parts": {},
             }
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from pgtare.estimate.study.attainable import rounds_for_level
@@ -64,10 +65,14 @@ def _for_an_interval(result: LadderResult, workload: OnWorkload, blocks: int) ->
     return f"{text}; `{noun} = {needed}` or more under [{table}] of the study file gives ends"
 
 
-def dropped_by(dropped: Sequence[Dropped], by: Mapping[str, int], noun: str) -> list[str]:
-    """Whether one variant was dropped more often than others, which gates must not do."""
+def dropped_by(dropped: Sequence[Dropped], noun: str) -> list[str]:
+    """Whether one variant was dropped more often than others, which gates must not do.
+
+    A block with several at fault is in each.
+    """
     if not dropped:
         return []
+    by = Counter(name for block in dropped for name in block.variants)
     machine = sum(not block.variants for block in dropped)
     failures = [f"{name} in {n}" for name, n in by.items()]
     failures += [f"the machine under all of them in {machine}"] if machine else []

@@ -112,7 +112,7 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
     }
     layout["yaxis"] |= {
         "title": plots.axis_title(
-            f"{wording.SHORT[workload.metric]} against {plots.text(base)}, %"
+            f"{wording.METRICS[workload.metric].short} against {plots.text(base)}, %"
         ),
         "zeroline": True,
     }

@@ -28,8 +28,10 @@ def running(command: Sequence[str], dsn: str, folder: Path) -> Iterator[list[int
         yield []
         return
     words = [word.replace("{dsn}", dsn).replace("{folder}", str(folder)) for word in command]
+    # ourselves by the interpreter that runs us, whatever PATH finds
+    ours = words[0] == _OURSELVES
     try:
-        child = Child(_resolved(words), os.environ)
+        child = Child(module_command(*words) if ours else words, os.environ)
     except OSError as ex:
         raise MeasurementError(f"cannot run the companion {words[0]}: {ex.strerror}") from ex
     try:
@@ -42,10 +44,3 @@ def running(command: Sequence[str], dsn: str, folder: Path) -> Iterator[list[int
             )
     finally:
         child.stop(_PATIENCE_S)
-
-
-def _resolved(words: Sequence[str]) -> list[str]:
-    """Ourselves by the interpreter that runs us, whatever PATH finds."""
-    if words[0] == _OURSELVES:
-        return module_command("pgtare", *words[1:])
-    return list(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -43,33 +44,28 @@ def compare(
             planned=planned,
         )
 
-    def other(metric: Metric) -> OtherMetric:
-        found = estimated(metric)
-        return OtherMetric(
-            metric=metric,
-            unit=UNITS[metric],
-            effect=_effect(found),
-            absolute=_absolute(found, pairs[metric]),
-            p=known(found.p),
-        )
+    def described(metric: Metric, found: estimate.Paired) -> dict[str, Any]:
+        return {
+            "metric": metric,
+            "unit": UNITS[metric],
+            "effect": _effect(found),
+            "absolute": _absolute(found, pairs[metric]),
+            "p": known(found.p),
+        }
 
     found = estimated(workload.metric, study.family)
+    within = dataclasses.replace(found, lo=found.within[0], hi=found.within[1])
+    others = [metric for metric in workload.also if len(pairs[metric]) >= 2]
     return Compared(
         workload=workload.name,
         arm=arm,
         base=base,
-        metric=workload.metric,
-        unit=UNITS[workload.metric],
+        **described(workload.metric, found),
         rounds=found.n,
-        effect=_effect(found),
         se_pct=known(100 * found.se),
-        absolute=_absolute(found, pairs[workload.metric]),
-        p=known(found.p),
         p_adjusted=None,
         p_equivalence=known(found.p_equivalence),
-        within=None
-        if peeked
-        else _effect(dataclasses.replace(found, lo=found.within[0], hi=found.within[1])),
+        within=None if peeked else _effect(within),
         mde_pct=known(100 * found.mde),
         positive=found.positive,
         attainable_p=attainable_p(found.n),
@@ -89,7 +85,7 @@ def compare(
             found, peeked=peeked, noun=study.played_by(workload).words.block
         ),
         round_pct=tuple(pct(float(x)) for x in _log_ratios(pairs[workload.metric])),
-        other_metrics=tuple(other(m) for m in workload.also if len(pairs[m]) >= 2),
+        other_metrics=tuple(OtherMetric(**described(m, estimated(m))) for m in others),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -169,10 +168,8 @@ class Directory:
 def _take(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as ex:
-        if ex.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-            return False
-        raise
+    except BlockingIOError:
+        return False
     return True
 
 

@@ -8,9 +8,8 @@ import math
 import os
 import socket
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import psycopg
@@ -30,15 +29,6 @@ LOAD_NAME = "pgtare-load-"
 #: So long a session may be in the midst of a change of its counters, in s.
 _BUSY_S = 1.0
 _INFO = "SELECT hooks, slots_installed, slots_intact FROM {waits}.pg_stat_wait_event_timing_info"
-
-
-@dataclass
-class Halfway:
-    """What was seen in the middle of a run."""
-
-    captures: dict[str, int] = field(default_factory=dict)
-    rings: int = 0
-    trouble: str = ""
 
 
 def not_in_force(conn: psycopg.Connection[Any]) -> list[str]:
@@ -105,23 +95,26 @@ class SessionsLook:
     """A look at what is captured in the load's sessions, halfway through a run; for `with`.
 
     It connects before the run: beside others, connecting can take as long as a run of a second. A
-    variant that captures nothing is looked at as well: the look is a little load. What goes wrong
-    is in `seen`.
+    variant that captures nothing is looked at as well: the look is a little load.
+
+    captures: how many sessions were at each level. rings: of a trace. trouble: what went wrong.
     """
 
     def __init__(self, serving: Serving) -> None:
-        self.seen = Halfway()
-        self._serving = serving
+        self.serving = serving
+        self.captures = Counter[str]()
+        self.rings = 0
+        self.trouble = ""
         self._stack = contextlib.ExitStack()
-        self._look: Callable[[], None] = lambda: None
+        self._look: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
         with self._noting_trouble():
-            if self._serving.variant.capture in ("absent", "unhooked"):
-                conn = self._stack.enter_context(self._serving.connect())
-                self._look = lambda: _ask(conn)
+            if self.serving.variant.capture in ("absent", "unhooked"):
+                conn = self._stack.enter_context(self.serving.connect())
+                self._look = lambda: conn.execute("TABLE pg_stat_activity").fetchall()
             else:
-                reader = self._stack.enter_context(open_reader(self._serving.cluster.dsn()))
+                reader = self._stack.enter_context(open_reader(self.serving.cluster.dsn()))
                 conn = reader.conn
                 self._look = lambda: self._read(reader)
             self._stack.callback(_hang_up, conn)
@@ -133,7 +126,7 @@ class SessionsLook:
 
     def __call__(self) -> None:
         """Look."""
-        if not self.seen.trouble:
+        if not self.trouble:
             with self._noting_trouble():
                 self._look()
 
@@ -142,19 +135,14 @@ class SessionsLook:
         try:
             yield
         except (PgtareError, psycopg.Error, OSError) as ex:
-            self.seen.trouble = str(ex).strip() or type(ex).__name__
+            self.trouble = str(ex).strip() or type(ex).__name__
 
     def _read(self, reader: Reader) -> None:
         for session in reader.sessions():
             if (session.application or "").startswith(LOAD_NAME):
-                captures = self.seen.captures
-                captures[session.capture] = captures.get(session.capture, 0) + 1
-        if self._serving.variant.capture == "trace":
-            self.seen.rings = len(reader.rows("SELECT FROM {waits}.wait_event_timing_rings()"))
-
-
-def _ask(conn: psycopg.Connection[Any]) -> None:
-    conn.execute("SELECT * FROM pg_stat_activity").fetchall()
+                self.captures[session.capture] += 1
+        if self.serving.variant.capture == "trace":
+            self.rings = len(reader.rows("SELECT FROM {waits}.wait_event_timing_rings()"))
 
 
 def _hang_up(conn: psycopg.Connection[Any]) -> None:
@@ -164,11 +152,10 @@ def _hang_up(conn: psycopg.Connection[Any]) -> None:
             line.shutdown(socket.SHUT_RDWR)
 
 
-def judge_capture(
-    serving: Serving, seen: Halfway, waits: int | None
-) -> tuple[list[str], list[str]]:
+def judge_capture(seen: SessionsLook, waited: tuple[Wait, ...]) -> tuple[list[str], list[str]]:
     """What shows that the capture level was what the variant says, and what speaks against it."""
-    level = serving.variant.capture
+    serving = seen.serving
+    level, waits = serving.variant.capture, sum(wait.waits for wait in waited)
     there = carries(serving.cluster, WAITS)
     # whatever the level, so that a look that fails drops no variant more often than another
     if seen.trouble:
@@ -199,7 +186,7 @@ def judge_capture(
     if level == "trace" and not seen.rings:
         return [], ["no session has a trace ring"]
     state = f"capture is {level} in {sessions} sessions, {intact} calls in place"
-    return [f"{state}, {waits or 0:,} waits counted"], []
+    return [f"{state}, {waits:,} waits counted"], []
 
 
 def profile(
@@ -232,46 +219,39 @@ def profile(
 
 
 def _grown(before: Iterable[EventRow], after: Iterable[EventRow]) -> dict[Event, Counters]:
-    sums: list[dict[Event, Counters]] = [defaultdict(Counters), defaultdict(Counters)]
-    for rows, into in zip((before, after), sums, strict=True):
-        for row in rows:
-            if row.backend_type == _LOAD:
-                into[row.event] += row.counters
-    first, last = sums
+    first, last = _of_load(before), _of_load(after)
     return {e: rates.grown(first.get(e, Counters()), c) for e, c in last.items()}
 
 
-def judge_profile(workload: Workload, waits: tuple[Wait, ...], idle: float) -> list[str]:
+def _of_load(rows: Iterable[EventRow]) -> dict[Event, Counters]:
+    found: dict[Event, Counters] = defaultdict(Counters)
+    for row in rows:
+        if row.backend_type == _LOAD:
+            found[row.event] += row.counters
+    return found
+
+
+def missed(workload: Workload, waits: tuple[Wait, ...]) -> list[str]:
     """What of a workload's stated profile was not shown."""
-    missed = [line for expected in workload.profile for line in _missed(expected, waits)]
-    return missed + judge_idle(workload, idle)
+    return [line for expected in workload.profile for line in _missed(expected, waits)]
 
 
-def judge_run(
-    workload: Workload, waits: tuple[Wait, ...], idle: float
-) -> tuple[list[str], list[str]]:
-    """Why a run must be dropped, and what of its waits was other than stated but drops nothing.
+def remarks(workload: Workload, waits: tuple[Wait, ...]) -> tuple[str, ...]:
+    """What of a run's waits was other than stated, which does not drop it.
 
     A profile is proven before anything counts. A variant that counts no waits cannot be held
     against it, so a gate on waits would drop rounds on account of one side of a comparison only.
     """
-    missed = [line for expected in workload.profile for line in _missed(expected, waits)]
-    return judge_idle(workload, idle), missed if waits else []
+    return tuple(missed(workload, waits) if waits else ())
 
 
 def judge_idle(workload: Workload, idle: float) -> list[str]:
     """What of the headroom, or of the load, that a workload states was not there."""
-    reasons = []
+    idled, reasons = f"the processors idled {percent(round(idle, 3))} of the time", []
     if workload.idle_at_least is not None and idle < workload.idle_at_least:
-        reasons.append(
-            f"the processors idled {percent(round(idle, 3))} of the time, not "
-            f"{percent(workload.idle_at_least)}"
-        )
+        reasons.append(f"{idled}, not {percent(workload.idle_at_least)}")
     if workload.idle_at_most is not None and idle > workload.idle_at_most:
-        reasons.append(
-            f"the processors idled {percent(round(idle, 3))} of the time, more than "
-            f"{percent(workload.idle_at_most)}"
-        )
+        reasons.append(f"{idled}, more than {percent(workload.idle_at_most)}")
     return reasons
 
 

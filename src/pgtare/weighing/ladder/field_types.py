@@ -21,16 +21,12 @@ def share(value: Any) -> Any:
     raise ValueError(f'{value!r} is no percentage: write it as in "0.5%"')
 
 
-def _seconds(value: Any) -> Any:
+def _whole_seconds(value: Any) -> int:
     """Seconds from "90s", "2m", "1h"."""
-    units = {"s": 1, "m": 60, "h": 3600}
-    if isinstance(value, str) and (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", value)):
-        return float(found[1]) * units[found[2]]
-    raise ValueError(f'{value!r} is no duration: write it as in "30s", "2m"')
-
-
-def _whole_seconds(value: Any) -> Any:
-    seconds = _seconds(value)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f'{value!r} is no duration: write it as in "30s", "2m"')
+    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
     if seconds < 1 or seconds != int(seconds):
         raise ValueError(f"{value!r}: pgbench runs whole seconds, at least one")
     return int(seconds)

@@ -57,27 +57,22 @@ def page(result: LadderResult) -> str:
 
 
 def _workload(workload: OnWorkload, result: LadderResult) -> dict[str, Any]:
-    means_head, means = tables.means(workload)
-    other_head, other = tables.other_metrics(workload, result.alpha)
-    waits_head, waits = tables.profile(workload)
+    details = {
+        "Means over the rounds kept": tables.means(workload),
+        "Other metrics, unadjusted": tables.other_metrics(workload, result.alpha),
+        "The longest waits, in the run that proves the profile": tables.profile(workload),
+    }
     return {
         "name": workload.name,
         "title": wording.heading(workload),
-        "what": f"{wording.METRICS[workload.metric]}, {numbers.counted(workload.clients, 'client')}"
+        "what": f"{wording.METRICS[workload.metric].name}, "
+        + numbers.counted(workload.clients, "client")
         + (f" at {workload.rate_tps:,.0f} a second" if workload.rate_tps else "")
         + f"; {wording.blocks(workload)} count, in {span(workload.spent_s)}",
         "why_not": workload.why_not,
         "profile": workload.profile,
         "rows": tables.rows(workload),
-        "tables": [
-            (caption, head, body)
-            for caption, head, body in (
-                ("Means over the rounds kept", means_head, means),
-                ("Other metrics, unadjusted", other_head, other),
-                ("The longest waits, in the run that proves the profile", waits_head, waits),
-            )
-            if body
-        ],
+        "tables": [(caption, head, body) for caption, (head, body) in details.items() if body],
         "derivations": [
             (f"{c.arm} − {c.base}", c.derivation) for c in workload.with_floor if c.derivation
         ],

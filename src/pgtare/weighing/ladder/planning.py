@@ -36,7 +36,11 @@ class StudyPlan:
 
     def seconds(self, steps: Sequence[Step]) -> float:
         """How long these steps take, about."""
-        return sum(protocol_of(self.study, step).seconds(self.study, step) for step in steps)
+        return _seconds(self.study, steps)
+
+
+def _seconds(study: Study, steps: Sequence[Step]) -> float:
+    return sum(protocol_of(study, step).seconds(study, step) for step in steps)
 
 
 def protocol_of(study: Study, step: Step) -> StudyProtocol:
@@ -49,11 +53,12 @@ def protocol_of(study: Study, step: Step) -> StudyProtocol:
 def all_steps(study: Study, seed: int) -> tuple[Step, ...]:
     """Every step of a study, workload by workload, its proof first; the same for the same seed."""
     runs = [step for protocol in PROTOCOLS.values() for step in protocol.plan(study, seed)]
-    planned: list[Step] = []
-    for workload in study.workload:
-        planned.append(proof_step(study, workload))
-        planned += (step for step in runs if step.workload == workload.name)
-    return tuple(planned)
+    return tuple(
+        step
+        for workload in study.workload
+        for step in (proof_step(study, workload), *runs)
+        if step.workload == workload.name
+    )
 
 
 def plan(
@@ -80,7 +85,6 @@ def plan(
     chosen = _chosen(study, quick, workloads, left_out)
     warning = studies.check_rounds(chosen, quick=quick)
     number = secrets.randbelow(2**31) if seed is None else seed
-    steps = all_steps(chosen, number)
     _check_scripts(chosen, path.parent)
     facts = StudyFacts(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -93,7 +97,7 @@ def plan(
         source=source,
         command=tuple(command),
         machine=machine.describe(),
-        planned_s=sum(protocol_of(chosen, step).seconds(chosen, step) for step in steps),
+        planned_s=_seconds(chosen, all_steps(chosen, number)),
         left_out=left_out,
     )
     return _planned(chosen, facts, directory, warning)
@@ -182,5 +186,4 @@ def full_seconds(planned: StudyPlan) -> float:
     """How long the study takes that a quick one is made of, about."""
     facts = planned.facts
     full = studies.parse(facts.source, facts.study_file).without(facts.left_out)
-    steps = all_steps(full, facts.seed)
-    return sum(protocol_of(full, step).seconds(full, step) for step in steps)
+    return _seconds(full, all_steps(full, facts.seed))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import psycopg
 
 from pgtare.errors import PgtareError
-from pgtare.postgres.load import LoadSpec, find_pgbench, find_saturation
+from pgtare.postgres.load import LoadSpec, Saturation, find_pgbench, find_saturation
 from pgtare.weighing.ladder.blocks import Gathered
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.records import Rate, Run, Step
@@ -140,20 +140,26 @@ class StudyProtocol(ABC):
 
         Raises MeasurementError if the load fails.
         """
-        assert workload.load is not None
         study = context.study
         serving = context.bench.serve(study.analysis.floor, workload)
         spec = study.load_spec(workload, context.directory, None)
-        saturation = find_saturation(find_pgbench(serving.binaries), serving.dsn, spec)
-        return Rate(
-            workload=self.rate_name(workload),
-            saturation=saturation.describe(),
-            rate_tps=saturation.rate(workload.load),
-        )
+        found = find_saturation(find_pgbench(serving.cluster.binaries), serving.dsn, spec)
+        return self.rate_of(workload, found)
+
+    def play(self, step: Step, context: StepContext) -> StepResult:
+        """Do one step. A run that fails is returned with the reason, not raised."""
+        began, clock = datetime.now(UTC), time.monotonic()
+        try:
+            done = self.measure(step, context)
+        except (PgtareError, psycopg.Error, OSError) as ex:
+            reason = f"the run failed: {str(ex).strip() or type(ex).__name__}"
+            done = StepResult(Run(step=step, failed=(reason,)), {})
+        facts = {"started": began.isoformat(), "duration_s": time.monotonic() - clock}
+        return StepResult(done.run.model_copy(update=facts), done.samples)
 
     @abstractmethod
-    def play(self, step: Step, context: StepContext) -> StepResult:
-        """Do one step. A run that fails is returned with the reason, not raised (`attempt`)."""
+    def measure(self, step: Step, context: StepContext) -> StepResult:
+        """One step, whose run need not say when it was. Raises what `play` returns as a reason."""
 
     @abstractmethod
     def gather(self, study: DeclaredStudy, workload: Workload, runs: Iterable[Run]) -> Gathered:
@@ -174,6 +180,15 @@ class StudyProtocol(ABC):
 
     # For its own use
 
+    def rate_of(self, workload: Workload, found: Saturation) -> Rate:
+        """The rate that a workload has at this speed."""
+        assert workload.load is not None
+        return Rate(
+            workload=self.rate_name(workload),
+            saturation=found.describe(),
+            rate_tps=found.rate(workload.load),
+        )
+
     def own_workloads(self, study: DeclaredStudy) -> Iterator[tuple[int, Workload]]:
         """The workloads that it plays, with their places in the study."""
         for index, workload in enumerate(study.workload):
@@ -184,17 +199,3 @@ class StudyProtocol(ABC):
 def proof_id(workload: Workload) -> str:
     """The id of the step that proves a workload."""
     return f"{workload.name}-proof"
-
-
-def attempt(
-    step: Step, context: StepContext, measure: Callable[[Step, StepContext], StepResult]
-) -> StepResult:
-    """Do a step by `measure`; a failure becomes a run that says so."""
-    began, clock = datetime.now(UTC), time.monotonic()
-    try:
-        done = measure(step, context)
-    except (PgtareError, psycopg.Error, OSError) as ex:
-        reason = f"the run failed: {str(ex).strip() or type(ex).__name__}"
-        done = StepResult(Run(step=step, started="", duration_s=0.0, failed=(reason,)), {})
-    facts = {"started": began.isoformat(), "duration_s": time.monotonic() - clock}
-    return StepResult(done.run.model_copy(update=facts), done.samples)

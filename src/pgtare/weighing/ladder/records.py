@@ -72,8 +72,8 @@ class Run(_Model):
     """
 
     step: Step
-    started: str
-    duration_s: float
+    started: str = ""
+    duration_s: float = 0.0
     metrics: dict[str, float] = {}
     figures: dict[str, float] = {}
     transactions: int = 0

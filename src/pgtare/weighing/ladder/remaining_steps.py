@@ -18,14 +18,14 @@ def remaining(
     None of a workload whose proof did not pass, or whose dropped rounds are too many for a number
     already.
     """
-    over = {workload.name for workload in study.workload if workload.name in skipped}
+    over = {*skipped}
     for workload in study.workload:
-        if (run := runs.get(proof_id(workload))) and not run.usable:
+        proof, planned = runs.get(proof_id(workload)), study.blocks_planned(workload)
+        dropped = len(study.gathered(workload, runs).dropped)
+        if (
+            (proof is not None and not proof.usable)
+            or too_many_dropped(study, dropped, planned)
+            or planned - dropped < FEWEST
+        ):
             over.add(workload.name)
-    for workload in study.workload:
-        if workload.name not in over:
-            dropped = len(study.gathered(workload, runs).dropped)
-            planned = study.blocks_planned(workload)
-            if too_many_dropped(study, dropped, planned) or planned - dropped < FEWEST:
-                over.add(workload.name)
     return [step for step in steps if step.id not in runs and step.workload not in over]

@@ -32,7 +32,6 @@ from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
-from pgtare.weighing.ladder.study_sections import Variant, Workload
 from pgtare.weighing.ladder.study_servers import Bench
 
 ASKING = "asking the servers about the study's settings"
@@ -153,25 +152,17 @@ def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Disp
     if not possible:
         raise UsageError("no workload of the study can be run on its servers")
     display.say("starting every variant once")
-    for variant in study.variant:
+    starts = [(f"variant {one.name}", one, possible[0]) for one in study.variant]
+    starts += [(f"workload {one.name}", study.variant[0], one) for one in possible[1:]]
+    for what, variant, workload in starts:
         try:
-            _serve_once(bench, variant, possible[0])
+            serving = bench.serve(variant.name, workload)
+            with serving.connect() as conn:
+                server_reading.read(serving, conn)  # the study's queries may give no number
         except MeasurementError as ex:
-            raise MeasurementError(f"the variant {variant.name} cannot start: {ex}") from ex
-    for workload in possible[1:]:
-        try:
-            _serve_once(bench, study.variant[0], workload)
-        except MeasurementError as ex:
-            raise MeasurementError(f"the workload {workload.name} cannot start: {ex}") from ex
+            raise MeasurementError(f"the {what} cannot start: {ex}") from ex
     for workload in possible:
         study.played_by(workload).rehearse(study, bench, workload)
-
-
-def _serve_once(bench: Bench, variant: Variant, workload: Workload) -> None:
-    """Also read what every run reads, as the study's queries may give no number."""
-    serving = bench.serve(variant.name, workload)
-    with serving.connect() as conn:
-        server_reading.read(serving, conn)
 
 
 def _conduct(
@@ -242,9 +233,12 @@ def why_again(run: Run, study: Study) -> list[str]:
     if run.step.kind != "proof" or not run.made or not run.failed:
         return []
     workload = study.the_workload(run.step.workload)
-    missed = evidence.judge_profile(workload, run.waits, run.machine["idle"])
+    of_profile = {
+        *evidence.missed(workload, run.waits),
+        *evidence.judge_idle(workload, run.machine["idle"]),
+    }
     return [
-        *(reason for reason in run.failed if reason not in missed),
+        *(reason for reason in run.failed if reason not in of_profile),
         *gates.disturbed(run.machine["steal"], run.machine["other"], study.gates),
     ]
 

@@ -11,7 +11,6 @@ import psycopg
 
 from pgtare.postgres.wait_counters.model import EventRow
 from pgtare.weighing.ladder import evidence
-from pgtare.weighing.ladder.records import Wait
 from pgtare.weighing.ladder.study_sections import Workload
 from pgtare.weighing.ladder.study_servers import Serving
 
@@ -35,12 +34,6 @@ class ServerReading:
     def disturbed(self, first: ServerReading) -> tuple[str, ...]:
         """What happened since an earlier reading that should not: a checkpoint, a restart."""
         return tuple(what for what, value in first.calm.items() if value != self.calm[what])
-
-    def waits(
-        self, first: ServerReading, seconds: float, clients: int, transactions: int
-    ) -> tuple[Wait, ...]:
-        """Where the load's sessions spent the time since an earlier reading."""
-        return evidence.profile(first.events, self.events, seconds, clients, transactions)
 
     def figures_since(
         self, first: ServerReading, log: Path, workload: Workload, seconds: float

@@ -10,7 +10,6 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import psycopg
 from psycopg import sql
@@ -30,17 +29,14 @@ from pgtare.weighing.ladder.study_servers import Bench
 _SESSION_LIBRARIES = "session_preload_libraries"
 
 
-By = Literal["restart", "reload"]
-
-
 @dataclass(frozen=True)
 class _Given:
-    """A setting as a study gives it. owner: its variant or workload, in words."""
+    """A setting as a study gives it. owner: its variant or workload. reload: not by a restart."""
 
     owner: str
     name: str
     value: Value
-    by: By
+    reload: bool
 
 
 @dataclass
@@ -114,18 +110,18 @@ def _groups(study: Study, skipped: set[str]) -> Iterable[_Group]:
             key = (variant.server, tuple(libraries), in_sessions, workload.extensions)
             group = groups.setdefault(key, _Group(variant, workload, str(in_sessions)))
             for given in (
-                *_given(f"the workload {workload.name}", workload.settings, "restart"),
-                *_given(f"the variant {variant.name}", variant.settings, "restart"),
-                *_given(f"the variant {variant.name}", variant.runtime, "reload"),
+                *_given(f"the workload {workload.name}", workload.settings),
+                *_given(f"the variant {variant.name}", variant.settings),
+                *_given(f"the variant {variant.name}", variant.runtime, reload=True),
             ):
                 group.given[given] = None
     return groups.values()
 
 
-def _given(owner: str, settings: Mapping[str, Value], by: By) -> Iterator[_Given]:
+def _given(owner: str, settings: Mapping[str, Value], *, reload: bool = False) -> Iterator[_Given]:
     try:
         for name, value in checked(settings).items():
-            yield _Given(owner, name, value, by)
+            yield _Given(owner, name, value, reload)
     except UsageError as ex:
         raise UsageError(f"{owner}: {ex}") from ex
 
@@ -164,7 +160,7 @@ def _why_not_so(given: _Given, facts: ServerFacts) -> str:
     context = facts.contexts[given.name]
     if context == "internal":
         return f"{given.name} is fixed when PostgreSQL is built: remove it from the study"
-    if given.by != "restart" and context == "postmaster":
+    if given.reload and context == "postmaster":
         return (
             f"{given.name} is fixed when the server starts, so that runtime cannot change it: put "
             "it into settings"

@@ -74,7 +74,7 @@ def dry_run(planned: StudyPlan) -> list[str]:
         lines.append(
             f"{f'{workload.name} {workload.title}'.strip()}: {counted(len(steps), 'run')} by "
             f"{study.played_by(workload).words.name}, "
-            f"{span(planned.seconds(steps))}; tested: {METRICS[workload.metric]}; "
+            f"{span(planned.seconds(steps))}; tested: {METRICS[workload.metric].name}; "
             + ", ".join(compared)
         )
     lines.append(

@@ -65,14 +65,10 @@ class Study(DeclaredStudy):
 
     def without(self, names: Collection[str]) -> Study:
         """The study without some variants; its family stays what it was."""
-        left = self.model_copy(
-            update={
-                "variant": tuple(v for v in self.variant if v.name not in names),
-                "comparison": tuple(c for c in self.comparison if not {c.arm, c.base} & {*names}),
-            }
+        return self._part(
+            variant=tuple(v for v in self.variant if v.name not in names),
+            comparison=tuple(c for c in self.comparison if not {c.arm, c.base} & {*names}),
         )
-        left._declared = self.family
-        return left
 
     def only(self, names: Sequence[str]) -> Study:
         """The study on these workloads; its family stays what it was.
@@ -84,8 +80,9 @@ class Study(DeclaredStudy):
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no workload {name!r}{near(name, known)}")
-        chosen = self.model_copy(
-            update={"workload": tuple(w for w in self.workload if w.name in names)}
-        )
-        chosen._declared = self.family
-        return chosen
+        return self._part(workload=tuple(w for w in self.workload if w.name in names))
+
+    def _part(self, **left: object) -> Study:
+        part = self.model_copy(update=left)
+        part._declared = self.family
+        return part

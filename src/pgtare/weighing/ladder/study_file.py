@@ -92,9 +92,16 @@ def _check_names(study: Study, file: str) -> None:
     def refuse(reason: str) -> None:
         raise UsageError(f"{file}: {reason}")
 
-    variants = [v.name for v in study.variant]
-    workloads = [w.name for w in study.workload]
-    for kind, names in (("variant", variants), ("workload", workloads)):
+    def require(what: str, kind: str, name: str) -> None:
+        if name not in known[kind]:
+            near_ones = near(name, known[kind])
+            refuse(f"{what} names the {kind} {name!r}, which is absent{near_ones}")
+
+    known = {
+        "variant": [v.name for v in study.variant],
+        "workload": [w.name for w in study.workload],
+    }
+    for kind, names in known.items():
         for i, name in enumerate(names):
             if name in names[:i]:
                 refuse(f"there is already a {kind} {name!r}")
@@ -104,28 +111,16 @@ def _check_names(study: Study, file: str) -> None:
                 f"variant {variant.name} names the server {variant.server!r}, which [servers] "
                 f"lacks{near(variant.server, study.servers)}"
             )
-    if study.analysis.floor not in variants:
-        refuse(
-            f"the floor names the variant {study.analysis.floor!r}, which is absent"
-            f"{near(study.analysis.floor, variants)}"
-        )
+    require("the floor", "variant", study.analysis.floor)
     for comparison in study.comparison:
         for name in (comparison.arm, comparison.base):
-            if name not in variants:
-                refuse(
-                    f"a comparison names the variant {name!r}, which is absent"
-                    f"{near(name, variants)}"
-                )
+            require("a comparison", "variant", name)
         if comparison.arm == comparison.base:
             refuse(f"{comparison.arm} is compared with itself")
         for name in comparison.workloads or ():
-            if name not in workloads:
-                refuse(
-                    f"a comparison names the workload {name!r}, which is absent"
-                    f"{near(name, workloads)}"
-                )
+            require("a comparison", "workload", name)
     for name in study.quick.workloads or ():
-        if name not in workloads:
+        if name not in known["workload"]:
             refuse(f"quick names the workload {name!r}, which is absent")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -21,14 +21,8 @@ Metric = Literal["tps", "cpu_us"] | Latency
 ProtocolName = Literal["rounds", "duet"]
 #: Metrics of which more is better; of the others less is.
 HIGHER_IS_BETTER = frozenset({"tps"})
-UNITS: dict[Metric, str] = {
-    "tps": "tx/s",
-    "cpu_us": "µs",
-    "latency_mean_us": "µs",
-    "latency_p50_us": "µs",
-    "latency_p95_us": "µs",
-    "latency_p99_us": "µs",
-}
+_LATENCIES: tuple[Latency, ...] = get_args(Latency)
+UNITS: dict[Metric, str] = {"tps": "tx/s", "cpu_us": "µs", **dict.fromkeys(_LATENCIES, "µs")}
 AGAIN = " again"  # ends the name of the floor's second run
 TEMPLATE = ".j2"  # ends the name of a script that is filled in with the workload's values
 

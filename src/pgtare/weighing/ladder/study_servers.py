@@ -25,7 +25,7 @@ from pgtare.postgres.registry import servers_directory
 from pgtare.postgres.settings import Value, library_list
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant
-from pgtare.weighing.ladder.study_sections import AGAIN, Server, Variant, Workload, placed
+from pgtare.weighing.ladder.study_sections import AGAIN, Variant, Workload, placed
 
 WAITS = "wait_event_timing"
 PROOF = " proof"  # ends the name of the variant that shows a workload's profile
@@ -42,6 +42,8 @@ _WAL_MB = 4_096  # while tables are filled, at least
 _WAL_MB_A_SECOND = 200  # of a run; a checkpoint precedes each
 _UNITS_MB = {"kB": 1 / 1024, "MB": 1, "GB": 1024, "TB": 1024**2}
 _RESERVE = 1.2
+#: What of a workload a duet's servers are made for.
+_MADE_FOR = {"scale", "preload", "extensions", "settings", "prewarm", "clients", "setup", "values"}
 # pgbench's own tables first: what is read last stays if not all has room
 _PREWARM = r"""
 SELECT pg_prewarm(oid::regclass) FROM pg_class
@@ -56,7 +58,6 @@ class Serving:
     """A server that runs one variant for one workload."""
 
     cluster: Cluster
-    binaries: Binaries
     dsn: str
     variant: Variant
     workload: Workload
@@ -106,7 +107,8 @@ class Bench:
     def binaries(self, server: str) -> Binaries:
         """The installation of a server of the study. Raises UsageError if there is none."""
         if server not in self._binaries:
-            self._binaries[server] = _installation(self.study.servers[server])
+            pg_config = self.study.servers[server].pg_config
+            self._binaries[server] = from_pg_config(Path(pg_config)) if pg_config else from_wheel()
         return self._binaries[server]
 
     def serves(self, workload: Workload, known: Mapping[str, str]) -> str:
@@ -164,7 +166,7 @@ class Bench:
         cluster = self._cluster(variant.server)
         self._configure(cluster, variant, workload)
         dsn = self._prepared(cluster, variant, workload)
-        return Serving(cluster, self.binaries(variant.server), dsn, variant, workload)
+        return Serving(cluster, dsn, variant, workload)
 
     def serve_bare(self, variant: Variant, workload: Workload) -> Cluster:
         """Start a variant's server with its libraries for a workload, and none of their settings.
@@ -188,16 +190,7 @@ class Bench:
         """
         for cluster in self._clusters.values():
             cluster.stop()
-        needs = (
-            workload.scale,
-            workload.preload,
-            workload.extensions,
-            sorted(workload.settings.items()),
-            workload.prewarm,
-            workload.clients,
-            workload.setup,
-            sorted(workload.values.items()),
-        )
+        needs = workload.model_dump(include=_MADE_FOR)
         if self._duet is None or self._duet_made_for != needs:
             self._duet = None
             self._duet_stack.close()
@@ -217,15 +210,12 @@ class Bench:
 
     def servings(self, block: DuetBlock, roles: Sequence[str], workload: Workload) -> list[Serving]:
         """The servers of a duet as the roles (variants by cluster) have them."""
+        variants = [self.variant(role.removesuffix(AGAIN)) for role in roles]
         return [
-            Serving(
-                cluster,
-                cluster.binaries,
-                database.dsn,
-                self.variant(role.removesuffix(AGAIN)),
-                workload,
+            Serving(cluster, database.dsn, variant, workload)
+            for cluster, database, variant in zip(
+                block.clusters, block.databases, variants, strict=True
             )
-            for cluster, database, role in zip(block.clusters, block.databases, roles, strict=True)
         ]
 
     def _duet_variant(self, name: str, workload: Workload) -> DuetVariant:
@@ -329,8 +319,20 @@ def _proving(base: Variant, name: str) -> Variant:
 
 
 def make_ready(dsn: str, workload: Workload, variant: str = "a variant", setup: str = "") -> None:
-    """Let a run find extensions, tables and cache of a workload as every run finds them."""
-    with _telling(variant, workload), own_session.connect(dsn) as conn:
+    """Let a run find extensions, tables and cache of a workload as every run finds them.
+
+    Raises MeasurementError if that fails.
+    """
+    try:
+        _make_ready(dsn, workload, setup)
+    except psycopg.Error as ex:
+        raise MeasurementError(
+            f"{variant} could not be made ready for {workload.name}: {own_session.first_line(ex)}"
+        ) from ex
+
+
+def _make_ready(dsn: str, workload: Workload, setup: str) -> None:
+    with own_session.connect(dsn) as conn:
         own_session.find_as_usual(conn)
         for extension in workload.extensions:
             conn.execute(f'CREATE EXTENSION IF NOT EXISTS "{_identifier(extension)}"'.encode())
@@ -365,20 +367,6 @@ def _megabytes(max_wal_size: Value) -> float:
 def carries(cluster: Cluster, module: str) -> bool:
     """Whether the server has a module of ours in its memory."""
     return machine.maps(cluster.postmaster_pid, f"{module}.so")
-
-
-@contextlib.contextmanager
-def _telling(variant: str, workload: Workload) -> Any:
-    try:
-        yield
-    except psycopg.Error as ex:
-        raise MeasurementError(
-            f"{variant} could not be made ready for {workload.name}: {own_session.first_line(ex)}"
-        ) from ex
-
-
-def _installation(server: Server) -> Binaries:
-    return from_pg_config(Path(server.pg_config)) if server.pg_config else from_wheel()
 
 
 def _identifier(name: str) -> str:

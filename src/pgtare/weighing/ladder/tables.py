@@ -42,49 +42,37 @@ def rows(workload: OnWorkload) -> list[Row]:
     """The comparisons of a workload, the floor last; none of one whose figures do not count."""
     if workload.why_not:
         return []
-    found = [_row(c, workload.words.block) for c in workload.compared]
-    return [*found, _floor(workload.floor)] if workload.floor else found
+    found = []
+    for c in workload.compared:
+        needed = _needed(c, workload.words.block) if c.verdict == "inconclusive" else numbers.NONE
+        cells = _cells(f"{c.arm} − {c.base}", c, needed, verdict_names.NAMES[c.verdict])
+        found.append(Row(cells, c.verdict))
+    if (floor := workload.floor) is not None:
+        # how wide the interval of no difference at all is, or that so few blocks cannot say
+        width = floor.effect.half_width_pct
+        last = "cannot say" if width is None else f"± {width:.2f} %"
+        cells = _cells(f"floor: {floor.arm}", floor, numbers.NONE, last)
+        found.append(Row(cells, "", floor=True))
+    return found
 
 
-def _row(c: Compared, block: str) -> Row:
-    needed = numbers.NONE
-    if c.rounds_to_settle is not None:
-        needed = numbers.count(c.rounds_to_settle) + ("" if block == "round" else f" {block}s")
-    cells = (
-        f"{c.arm} − {c.base}",
-        *_figures(c),
-        wording.p_text(c.p_adjusted),
-        _mde(c),
-        needed if c.verdict == "inconclusive" else numbers.NONE,
-        verdict_names.NAMES[c.verdict],
-    )
-    return Row(cells, c.verdict)
+def _needed(c: Compared, block: str) -> str:
+    if c.rounds_to_settle is None:
+        return numbers.NONE
+    return numbers.count(c.rounds_to_settle) + ("" if block == "round" else f" {block}s")
 
 
-def _floor(c: Compared) -> Row:
-    cells = (
-        f"floor: {c.arm}",
-        *_figures(c),
-        numbers.NONE,
-        _mde(c),
-        numbers.NONE,
-        _floor_width(c),
-    )
-    return Row(cells, "", floor=True)
-
-
-def _floor_width(c: Compared) -> str:
-    """How wide the interval of no difference at all is, or that so few blocks cannot say."""
-    width = c.effect.half_width_pct
-    return "cannot say" if width is None else f"± {width:.2f} %"
-
-
-def _figures(c: Compared) -> tuple[str, str, str, str]:
+def _cells(name: str, c: Compared, needed: str, last: str) -> tuple[str, ...]:
     return (
+        name,
         wording.pct(c.effect.pct),
         wording.interval(c.effect),
         wording.absolute(c),
         wording.p_text(c.p),
+        wording.p_text(c.p_adjusted),
+        _mde(c),
+        needed,
+        last,
     )
 
 
@@ -100,7 +88,7 @@ def means(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
     metrics = list(dict.fromkeys(m for rung in workload.rungs for m in rung.metrics))
     figures = list(dict.fromkeys(name for rung in workload.rungs for name in rung.figures))
     named = [f"{name}, {workload.figure_units.get(name, '')}" for name in figures]
-    head = ["variant", *(_heading(m) for m in metrics), *named, "CV %", "evidence"]
+    head = ["variant", *(wording.METRICS[m].heading for m in metrics), *named, "CV %", "evidence"]
     body = [
         [
             rung.variant,
@@ -112,12 +100,6 @@ def means(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
         for rung in workload.rungs
     ]
     return head, body
-
-
-def _heading(metric: str) -> str:
-    if metric == "tps":
-        return "tx/s"
-    return metric.removesuffix("_us").replace("_", " ").replace("cpu", "CPU") + " µs"
 
 
 def other_metrics(workload: OnWorkload, alpha: float) -> tuple[list[str], list[list[str]]]:
@@ -133,7 +115,7 @@ def other_metrics(workload: OnWorkload, alpha: float) -> tuple[list[str], list[l
     body = [
         [
             f"{c.arm} − {c.base}",
-            wording.METRICS[b.metric],
+            wording.METRICS[b.metric].name,
             wording.pct(b.effect.pct),
             wording.interval(b.effect),
             wording.absolute(b),

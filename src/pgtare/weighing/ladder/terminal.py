@@ -46,12 +46,13 @@ def _workload(console: Console, workload: OnWorkload, alpha: float) -> None:
     proven = "its waits as stated" if workload.proven else "its waits NOT as stated"
     _line(
         console,
-        f"{wording.heading(workload)}: {wording.METRICS[workload.metric]}, "
+        f"{wording.heading(workload)}: {wording.METRICS[workload.metric].name}, "
         f"{wording.blocks(workload)}, {span(workload.spent_s)}, {proven}",
         "bold",
     )
     rows, headings = tables.rows(workload), tables.headings(alpha)
-    table = _grid(console)
+    lines = box.ASCII if console.options.ascii_only else box.SIMPLE_HEAD
+    table = Table(box=lines, pad_edge=False, show_edge=False, header_style="bold")
     cells = [row.cells for row in rows]
     columns = _columns(headings, cells, tables.LEAST_IMPORTANT, console.width)
     for i in columns:
@@ -66,11 +67,6 @@ def _workload(console: Console, workload: OnWorkload, alpha: float) -> None:
         shown[-1].stylize("" if row.floor else verdict_names.STYLES.get(row.tone, ""))
         table.add_row(*shown, style="dim" if row.floor else "")
     console.print(table)
-
-
-def _grid(console: Console) -> Table:
-    shown = box.ASCII if console.options.ascii_only else box.SIMPLE_HEAD
-    return Table(box=shown, pad_edge=False, show_edge=False, header_style="bold")
 
 
 def _columns(

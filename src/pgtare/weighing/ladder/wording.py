@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from pgtare.estimate.study import rounds as estimate
 from pgtare.estimate.study.attainable import DRAWS
@@ -11,22 +12,22 @@ from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.result import Compared, Effect, OnWorkload, OtherMetric
 from pgtare.weighing.ladder.study_sections import Expected
 
-METRICS = {
-    "tps": "transactions a second",
-    "cpu_us": "CPU time a transaction",
-    "latency_mean_us": "mean latency",
-    "latency_p50_us": "median latency",
-    "latency_p95_us": "95th percentile of latency",
-    "latency_p99_us": "99th percentile of latency",
-}
 
-SHORT = {
-    "tps": "tx/s",
-    "cpu_us": "CPU",
-    "latency_mean_us": "mean latency",
-    "latency_p50_us": "median latency",
-    "latency_p95_us": "p95 latency",
-    "latency_p99_us": "p99 latency",
+class MetricWords(NamedTuple):
+    """What a metric is called: in a sentence, at an axis, above a column."""
+
+    name: str
+    short: str
+    heading: str
+
+
+METRICS = {
+    "tps": MetricWords("transactions a second", "tx/s", "tx/s"),
+    "cpu_us": MetricWords("CPU time a transaction", "CPU", "CPU µs"),
+    "latency_mean_us": MetricWords("mean latency", "mean latency", "latency mean µs"),
+    "latency_p50_us": MetricWords("median latency", "median latency", "latency p50 µs"),
+    "latency_p95_us": MetricWords("95th percentile of latency", "p95 latency", "latency p95 µs"),
+    "latency_p99_us": MetricWords("99th percentile of latency", "p99 latency", "latency p99 µs"),
 }
 
 

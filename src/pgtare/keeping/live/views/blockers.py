@@ -8,16 +8,16 @@ from textwrap import shorten
 from pgtare.keeping.live import live_charts, time_window
 from pgtare.keeping.live.page_parts import (
     PageColumn,
-    PageRow,
     PageSection,
     PageTable,
     TreeNode,
     ViewPage,
+    page_rows,
 )
 from pgtare.keeping.live.row_sources import SAMPLED
 from pgtare.keeping.live.time_window import US, TimeWindow
 from pgtare.keeping.live.views import breakdown
-from pgtare.keeping.live.views.view_request import SESSION_COLUMNS, ViewRequest, session_values
+from pgtare.keeping.live.views.view_request import SESSION_COLUMNS, STATEMENT_COLUMN, ViewRequest
 from pgtare.keeping.live.worker_process import LiveRow
 from pgtare.kit import numbers
 from pgtare.postgres import backend_types
@@ -27,19 +27,25 @@ _AROUND_S = 5
 #: A tree shows this much of a statement's text; the table below has a link to it.
 _LONGEST_TEXT = 120
 _MOMENTS = (
-    PageColumn("from_ts", "from", "time"),
-    PageColumn("server", "server"),
+    PageColumn("from_ts", "from", "time", of="bucket_us"),
+    PageColumn("server", "server", of="host"),
     PageColumn("waiters", "sessions that waited", "count"),
-    PageColumn("waited_ns", "waited, in total", "ns"),
+    PageColumn("waited_ns", "waited, in total", "ns", of="spent_ns"),
 )
 _SESSIONS = (
     *SESSION_COLUMNS,
-    PageColumn("state", "state"),
-    PageColumn("event", "waits for"),
-    PageColumn("query_id", "statement"),
-    PageColumn("query_age_us", "since", "us"),
-    PageColumn("xact_age_us", "transaction since", "us"),
-    PageColumn("blockers", "blocked by"),
+    PageColumn("state", "state", of="condition"),
+    PageColumn(
+        "event",
+        "waits for",
+        of=lambda row: f"{row['wait_class']}: {row['wait_event']}" if row["wait_event"] else "",
+    ),
+    STATEMENT_COLUMN,
+    PageColumn("query_age_us", "since", "us", of="running_us"),
+    PageColumn("xact_age_us", "transaction since", "us", of="open_us"),
+    PageColumn(
+        "blockers", "blocked by", of=lambda row: backend_types.blockers(row["waits_for"] or [])
+    ),
 )
 _LOOKED_UP = (
     "Blockers are looked up for 20 sessions a second, of those that have waited for a lock for at "
@@ -61,18 +67,15 @@ async def view(request: ViewRequest) -> ViewPage:
         "blocked", series, request.window, step_us, None, by_class=False, shades=shades
     )
     worst = sorted(moments, key=lambda row: (-row["waiters"], row["bucket_us"]))
-    lines = [
-        PageRow(
-            [row["bucket_us"], row["host"], row["waiters"], row["spent_ns"]],
-            request.same(at=time_window.iso(row["longest_us"] + US - 1)),
-        )
-        for row in worst[:50]
-    ]
+
+    def href(row: LiveRow) -> str:
+        return request.same(at=time_window.iso(row["longest_us"] + US - 1))
+
     table = PageTable(
         "moments",
         "Moments at which sessions waited for each other, the longest queues first",
         _MOMENTS,
-        lines,
+        page_rows(_MOMENTS, worst[:50], href),
         empty="No session was seen waiting for another one in this window.",
     )
     notes = [_NOTE, *breakdown.cut_notes(request, part, SAMPLED, bool(moments))]
@@ -112,7 +115,7 @@ async def sessions_at(
     involved = [row for row in now if is_in_tree(row) or row["process"] in also]
     texts = await breakdown.texts(request, involved)
     trees = [node for host in sorted(newest) for node in trees_of(host, now, texts)]
-    lines = [PageRow(_session(row), request.statement_href(row)) for row in involved]
+    lines = page_rows(_SESSIONS, involved, request.statement_href)
     caption = f"Sessions at {time_window.shown(end)} UTC"
     table = PageTable("sessions", caption, _SESSIONS, lines)
     cut = sum(row["wait_class"] == "Lock" and not is_in_tree(row) for row in now)
@@ -173,16 +176,3 @@ def _words(
     since = f", transaction open for {numbers.duration(open_us)}" if open_us is not None else ""
     about = f"{row['condition'] or 'no state'}{since}{waits}{statement}"
     return f"{host}: process {pid}, {who}{where}{program}", about
-
-
-def _session(row: LiveRow) -> list[object]:
-    event = f"{row['wait_class']}: {row['wait_event']}" if row["wait_event"] else ""
-    return [
-        *session_values(row),
-        row["condition"],
-        event,
-        str(row["statement"] or ""),
-        row["running_us"],
-        row["open_us"],
-        backend_types.blockers(row["waits_for"] or []),
-    ]

@@ -19,6 +19,7 @@ from pgtare.keeping.live.page_parts import (
     address,
 )
 from pgtare.keeping.live.row_sources import DIMENSION_WORDS, RowSource
+from pgtare.keeping.live.spool_views import Grain
 from pgtare.keeping.live.time_window import DAY_US
 from pgtare.keeping.live.views.view_request import MOST, ViewRequest
 from pgtare.keeping.live.worker_process import LiveRow
@@ -47,7 +48,7 @@ async def view(request: ViewRequest) -> ViewPage:
     """The view."""
     by = dimension(request)
     source = request.source(by)
-    sections = await parts(request, by, source, chart=True)
+    active = await section(request, by, source, chart=True)
     filters = [
         PageLink(f"{DIMENSION_WORDS.get(name, name)}: {value} ✕", request.same(**{name: None}))
         for name, value in request.only.items()
@@ -55,7 +56,7 @@ async def view(request: ViewRequest) -> ViewPage:
     chosen = [PageSection("Filtered by", links=filters)] if filters else []
     return ViewPage(
         f"What sessions waited for: by {DIMENSION_WORDS[by]}",
-        [dimension_links(request, by), *chosen, *sections, rows_links(request)],
+        [dimension_links(request, by), *chosen, active, rows_links(request)],
         request.alarms(source),
     )
 
@@ -87,17 +88,36 @@ def rows_links(request: ViewRequest) -> PageSection:
     return PageSection("Rows", links=links)
 
 
-async def parts(
-    request: ViewRequest, by: str, source: RowSource, *, chart: bool, title: str = ""
-) -> list[PageSection]:
-    """The chart and the table of one dimension."""
+async def section(
+    request: ViewRequest,
+    by: str,
+    source: RowSource,
+    title: str = "Active time",
+    *,
+    chart: bool = False,
+) -> PageSection:
+    """The table of one dimension, and its chart if that is wanted."""
     part = await request.within(source.rows)
     drawn = await _chart(request, part, by, source) if chart else None
     rows, total = await members(part, by, source)
     quality = min((row["worst_quality"] for row in rows), default=source.quality)
     table = await _table(part, by, source, rows, total)
     notes = [source.note, *cut_notes(request, part, source, drawn is not None)]
-    return [PageSection(title or "Active time", notes, quality, drawn, table)]
+    return PageSection(title, notes, quality, drawn, table)
+
+
+async def series(
+    part: ViewRequest, dimension: str, source: RowSource, grain: Grain, step_us: int
+) -> list[LiveRow]:
+    """What a chart of one dimension shows. part: the request for the time that has rows."""
+    return await part.rows(
+        "series",
+        identifiers={"rows": source.rows, "dimension": dimension},
+        only=part.only,
+        grain=grain,
+        step_us=step_us,
+        source=source.ticks,
+    )
 
 
 def cut_notes(
@@ -121,17 +141,19 @@ async def members(
     request: ViewRequest, by: str, source: RowSource, most: int = MOST
 ) -> tuple[list[LiveRow], LiveRow]:
     """The largest members of a dimension, and the sum of all."""
-    identifiers = {"rows": source.rows, "dimension": by}
-    ask = {"only": request.only, "source": source.ticks, "most": most}
-    if by == "query_id":
-        rows = await request.rows("statement_breakdown", identifiers=identifiers, **ask)  # type: ignore[arg-type]
-    else:
-        rows = await request.rows("breakdown", identifiers=identifiers, **ask)  # type: ignore[arg-type]
-    totals = rows
+
+    async def ask(name: str, dimension: str, most: int) -> list[LiveRow]:
+        return await request.rows(
+            name,
+            identifiers={"rows": source.rows, "dimension": dimension},
+            only=request.only,
+            source=source.ticks,
+            most=most,
+        )
+
+    totals = rows = await ask("statement_breakdown" if by == "query_id" else "breakdown", by, most)
     if len(rows) >= most:
-        by_server = {**identifiers, "dimension": "server"}
-        of_all = {**ask, "most": _MOST_SERVERS}
-        totals = await request.rows("breakdown", identifiers=by_server, **of_all)  # type: ignore[arg-type]
+        totals = await ask("breakdown", "server", _MOST_SERVERS)
     names = ("aas", "spent_ns", "waits_ended", "waited_ns")
     total = {name: sum(row[name] for row in totals) for name in names}
     total["most_ns"] = max((row["most_ns"] or 0 for row in totals), default=0) or None
@@ -187,21 +209,16 @@ async def texts(request: ViewRequest, rows: Sequence[LiveRow]) -> Mapping[tuple[
 def member_link(request: ViewRequest, by: str, value: str) -> str:
     """Where a member of a dimension leads: events to their view, others to a filter."""
     if by == "event":
-        return request.href(
-            "/event", **{**request.only, "event": value, "source": _wanted(request)}
-        )
+        source = request.words.get("source")
+        return request.href("/event", **{**request.only, "event": value, "source": source})
     if by in request.only:
         return request.same(**{by: None})
-    following = "event" if by != "event" else "query_id"
-    return address("/breakdown", {**_kept(request), by: value, "by": following})
+    return address("/breakdown", {**_kept(request), by: value, "by": "event"})
 
 
 def _kept(request: ViewRequest) -> dict[str, object]:
-    return {**request.window.address(), **request.only, "source": _wanted(request)}
-
-
-def _wanted(request: ViewRequest) -> str | None:
-    return request.words.get("source")
+    source = request.words.get("source")
+    return {**request.window.address(), **request.only, "source": source}
 
 
 async def _table(
@@ -272,15 +289,8 @@ async def _chart(request: ViewRequest, part: ViewRequest, by: str, source: RowSo
     """part: the request for the time that has rows."""
     charted = _CHARTED.get(by, by)
     grain, step_us = request.buckets(source, _MOST_CHARTED)
-    series = await part.rows(
-        "series",
-        identifiers={"rows": source.rows, "dimension": charted},
-        only=request.only,
-        grain=grain,
-        step_us=step_us,
-        source=source.ticks,
-    )
+    rows = await series(part, charted, source, grain, step_us)
     shades = cut_shades(request, part)
     return live_charts.activity_chart(
-        "activity", series, request.window, step_us, None, charted == "type", shades
+        "activity", rows, request.window, step_us, None, charted == "type", shades
     )

@@ -14,7 +14,7 @@ from pgtare.keeping.live.page_parts import (
     PageTable,
     ViewPage,
 )
-from pgtare.keeping.live.row_sources import DIMENSION_WORDS, RowSource
+from pgtare.keeping.live.row_sources import DIMENSION_WORDS
 from pgtare.keeping.live.time_window import TimeWindow
 from pgtare.keeping.live.views import breakdown
 from pgtare.keeping.live.views.view_request import MOST, ViewRequest
@@ -48,9 +48,8 @@ async def view(request: ViewRequest) -> ViewPage:
     by = breakdown.dimension(request)
     after, before = request.window, earlier(request)
     source = request.source(by)
-    keys, tables = [], []
+    keys, watched = [], []
     sums: list[_Sum] = []
-    watched = []
     parts = [replace(request, window=window) for window in (before, after)]
     for number, whole in enumerate(parts):
         whole.coverage = await whole.rows("coverage")
@@ -60,7 +59,6 @@ async def view(request: ViewRequest) -> ViewPage:
         watched.append(set(part.watched(source.ticks)))
         each_s = (await breakdown.transactions(part, source.ticks))[1]
         sums.append((total["aas"] if watched[-1] else None, each_s))
-        tables.append(rows)
     found = {}
     for key in {**keys[0], **keys[1]}:
         server = {"query_id": key[0], "server": key[1]}.get(by)
@@ -78,15 +76,13 @@ async def view(request: ViewRequest) -> ViewPage:
         for part, of_part in zip(parts, keys, strict=True):
             wanted = [of_part[key] for key in largest if key in of_part]
             known = await breakdown.texts(part, wanted)
-    lines, changes = [], []
+    lines, changes = [], list[tuple[str, float]]()
     for key in largest:
         name, href, text = _name(request, by, key, known)
         words = [name, text] if by == "query_id" else [name]
         lines.append(PageRow([*words, *found[key]], href))
         label = text if key[1] == "statement" and text else f"{name} {text}".strip()
         changes.append((label, found[key][2] or 0.0))
-    offset = 2 if by == "query_id" else 1
-    totals = _values(sums)
     columns = [PageColumn(by, DIMENSION_WORDS[by])]
     columns += [PageColumn("text", "text")] if by == "query_id" else []
     caption = f"Before: {before.words()}. After: {after.words()}."
@@ -97,19 +93,15 @@ async def view(request: ViewRequest) -> ViewPage:
         caption,
         [*columns, *_FIGURES],
         lines,
-        PageRow(["all", *[""] * (offset - 1), *totals]) if lines else None,
+        PageRow(["all", *[""] * (len(columns) - 1), *_values(sums)]) if lines else None,
     )
-    drawn = [(name, change) for name, change in changes[:_CHARTED] if change]
-    chart = (
-        live_charts.bar_chart(
-            [name for name, _ in drawn],
-            [change for _, change in drawn],
-            "change of active sessions",
-            "What grew and what shrank; the table has the figures.",
-        )
-        if drawn
-        else None
-    )
+    chart = None
+    if drawn := [one for one in changes[:_CHARTED] if one[1]]:
+        about = "What grew and what shrank; the table has the figures."
+        names, values = zip(*drawn, strict=True)
+        chart = live_charts.bar_chart(names, values, "change of active sessions", about)
+    qualities = (row["worst_quality"] for rows in keys for row in rows.values())
+    quality = min(qualities, default=source.quality)
     is_cut = [part.window for part in parts] != [before, after]
     kept = [source.cut_note] if is_cut else []
     notes = (source.note, *kept, caption, *_unwatched(*watched))
@@ -118,7 +110,7 @@ async def view(request: ViewRequest) -> ViewPage:
         [
             breakdown.dimension_links(request, by),
             _earlier_links(request, before),
-            PageSection("What changed", notes, _quality(tables, source), chart, table),
+            PageSection("What changed", notes, quality, chart, table),
         ],
         request.alarms(source),
     )
@@ -142,10 +134,6 @@ def _earlier_links(request: ViewRequest, before: TimeWindow) -> PageSection:
         ends = {"from2": None, "to2": None, **named}
         links.append(PageLink(words, request.same(**ends), window.span == before.span))
     return PageSection("Compared with", links=links)
-
-
-def _quality(tables: list[list[LiveRow]], source: RowSource) -> str:
-    return min((row["worst_quality"] for rows in tables for row in rows), default=source.quality)
 
 
 def _key(row: LiveRow, by: str) -> tuple[str, str, int]:

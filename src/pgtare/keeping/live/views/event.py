@@ -13,11 +13,11 @@ from pgtare.keeping.live.page_parts import (
     PageSection,
     PageTable,
     ViewPage,
+    page_rows,
 )
 from pgtare.keeping.live.row_sources import SAMPLED, RowSource, row_source
 from pgtare.keeping.live.views import breakdown
-from pgtare.keeping.live.views.view_request import SESSION_COLUMNS, ViewRequest, session_values
-from pgtare.keeping.live.worker_process import LiveRow
+from pgtare.keeping.live.views.view_request import SESSION_COLUMNS, STATEMENT_COLUMN, ViewRequest
 
 #: A histogram over many hours reads hours if there are more rows of minutes than this.
 _MOST_COUNTED = 1_000_000
@@ -36,9 +36,9 @@ _CLASSES = (
 )
 _SESSIONS = (
     *SESSION_COLUMNS,
-    PageColumn("query_id", "statement"),
-    PageColumn("seen", "seen", "count"),
-    PageColumn("last_ts", "last", "time"),
+    STATEMENT_COLUMN,
+    PageColumn("seen", "seen", "count", of="times_seen"),
+    PageColumn("last_ts", "last", "time", of="last_us"),
 )
 
 
@@ -55,9 +55,7 @@ async def view(request: ViewRequest) -> ViewPage:
         )
         sections = [PageSection("Latency", (words,))]
     by_statement = request.source("query_id")
-    sections += await breakdown.parts(
-        request, "query_id", by_statement, chart=False, title="Statements that waited"
-    )
+    waited = await breakdown.section(request, "query_id", by_statement, "Statements that waited")
     others = [
         PageLink(f"by {words}", request.href("/breakdown", **{**request.only, "by": name}))
         for name, words in (
@@ -67,8 +65,7 @@ async def view(request: ViewRequest) -> ViewPage:
             ("server", "server"),
         )
     ]
-    sections.append(await _sessions(request))
-    sections.append(PageSection("Who else", links=others))
+    sections += [waited, await _sessions(request), PageSection("Who else", links=others)]
     return ViewPage(f"Event {request.only['event']}", sections, request.alarms(source))
 
 
@@ -137,18 +134,9 @@ async def _sessions(request: ViewRequest) -> PageSection:
     known = {name: value for name, value in request.only.items() if name != "kind"}
     row_source(["event"], list(known), "sampled", False)
     rows = await request.rows("sessions", only=known, grain="tick")
-    lines = [PageRow(_session_values(row)) for row in rows]
+    lines = page_rows(_SESSIONS, rows)
     empty = "No session was sampled in this event. Samples are kept for two days."
     table = PageTable(
         "sessions", "Sessions that were sampled in this event", _SESSIONS, lines, empty=empty
     )
     return PageSection("Sessions that waited", (SAMPLED.note,), "sampled", table=table)
-
-
-def _session_values(row: LiveRow) -> list[object]:
-    return [
-        *session_values(row),
-        str(row["statement"] or ""),
-        row["times_seen"],
-        row["last_us"],
-    ]

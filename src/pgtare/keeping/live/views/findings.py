@@ -10,10 +10,10 @@ from pgtare.keeping.live.page_parts import (
     PageColumn,
     PageItem,
     PageLink,
-    PageRow,
     PageSection,
     PageTable,
     ViewPage,
+    page_rows,
 )
 from pgtare.keeping.live.time_window import LAST_S, US, TimeWindow, iso, shown
 from pgtare.keeping.live.views import recordings
@@ -30,29 +30,29 @@ _OLD_US = 180 * US
 _URGENT = 2
 _MOST_ITEMS, _MOST_SHADES = 8, 20
 _COLORS = ("c7", "c2", "c5")
-_COLUMNS = (
-    PageColumn("title", "finding"),
-    PageColumn("level", "level"),
-    PageColumn("class", "class"),
-    PageColumn("share", "largest share", "share"),
-    PageColumn("aas", "most sessions", "aas"),
-    PageColumn("state", "state"),
-    PageColumn("since", "since", "time"),
-    PageColumn("until", "until", "time"),
-    PageColumn("episodes", "times open", "count"),
-    PageColumn("server", "server"),
-)
 _CLASSES = ("outage", "active time", "limit", "setting", "information")
+_COLUMNS = (
+    PageColumn("title", "finding", of="heading"),
+    PageColumn("level", "level", of=lambda row: worst_level(row)),
+    PageColumn("class", "class", of=lambda row: _CLASSES[row["worst_urgency"]]),
+    PageColumn("share", "largest share", "share", of="most_share"),
+    PageColumn("aas", "most sessions", "aas", of="most_sessions"),
+    PageColumn("state", "state"),
+    PageColumn("since", "since", "time", of="begun_us"),
+    PageColumn("until", "until", "time", of="ended_us"),
+    PageColumn("episodes", "times open", "count", of="times_open"),
+    PageColumn("server", "server", of="host"),
+)
 
 
 async def view(request: ViewRequest) -> ViewPage:
     """The view."""
-    rows = await of_window(request)
+    rows = [{**row, "state": state(request, row)} for row in await of_window(request)]
     table = PageTable(
         "findings",
         f"Findings that were open, {request.window.words()}, the most urgent first",
         _COLUMNS,
-        [PageRow(_values(request, row), href(request, row)) for row in rows],
+        page_rows(_COLUMNS, rows, lambda row: href(request, row)),
         empty="No finding was open in this window.",
     )
     kept = await request.rows("recordings", only=request.of_server)
@@ -179,18 +179,3 @@ def _about(request: ViewRequest, row: LiveRow, *, now: bool) -> str:
     if is_open(row) and request.newest_us - row["seen_us"] > _OLD_US:
         parts.append(f"not seen after {shown(row['seen_us'])}")
     return ", ".join([*parts, row["host"]])
-
-
-def _values(request: ViewRequest, row: LiveRow) -> list[object]:
-    return [
-        row["heading"],
-        worst_level(row),
-        _CLASSES[row["worst_urgency"]],
-        row["most_share"],
-        row["most_sessions"],
-        state(request, row),
-        row["begun_us"],
-        row["ended_us"],
-        row["times_open"],
-        row["host"],
-    ]

@@ -26,13 +26,11 @@ async def view(request: ViewRequest) -> ViewPage:
     sections = [PageSection("Text", () if text else (_NO_TEXT,), text=text)]
     counted = request.source("event")
     if counted.exact:
-        sections += await breakdown.parts(
-            request, "event", BY_STATEMENT, chart=True, title="What it waited for"
-        )
+        words = "What it waited for"
+        sections.append(await breakdown.section(request, "event", BY_STATEMENT, words, chart=True))
         sections += await event.latency_sections(request, BY_STATEMENT)
-    sections += await breakdown.parts(
-        request, "type", SAMPLED, chart=False, title="With its time on processors"
-    )
+    words = "With its time on processors"
+    sections.append(await breakdown.section(request, "type", SAMPLED, words))
     kept = await request.rows("recordings", only=request.of_server, most=recordings.MOST_READ)
     incidents = {row["shared"] for row in kept if row["statement"] == query_id} - {None}
     # with those of sessions that held it up

@@ -17,12 +17,13 @@ from pgtare.keeping.spool.tables import TABLES
 
 #: The columns of a table of sessions that say which session a row is of.
 SESSION_COLUMNS = (
-    PageColumn("pid", "process"),
-    PageColumn("server", "server"),
-    PageColumn("role", "role"),
-    PageColumn("database", "database"),
-    PageColumn("application", "application"),
+    PageColumn("pid", "process", of="process"),
+    PageColumn("server", "server", of="host"),
+    PageColumn("role", "role", of="user_role"),
+    PageColumn("database", "database", of="base"),
+    PageColumn("application", "application", of="program"),
 )
+STATEMENT_COLUMN = PageColumn("query_id", "statement", of=lambda row: row["statement"] or "")
 #: For so long samples are kept, unless they are kept longer, µs.
 _SAMPLES_KEPT_US = (TABLES["sessions"].kept_s or 0) * time_window.US
 #: Rows that a table of a view has at most.
@@ -221,28 +222,20 @@ class ViewRequest:
 
     def in_window(self, window: TimeWindow) -> str:
         """The address of this view for another window."""
-        changes = {"last": None, "from": None, "to": None, "at": None}
-        return self.same(**{**changes, **window.address()})
+        return self.moved(window.address())
 
-
-def session_values(row: LiveRow) -> list[object]:
-    """The values of SESSION_COLUMNS, of a row with process, host, user_role, base, program."""
-    return [str(row["process"]), row["host"], row["user_role"], row["base"], row["program"]]
+    def moved(self, words: Mapping[str, str]) -> str:
+        """The same for a window by the words of an address."""
+        return self.same(**{"last": None, "from": None, "to": None, "at": None, **words})
 
 
 def _only(words: Mapping[str, str]) -> dict[str, str | int]:
-    found: dict[str, str | int] = {}
-    for name in row_sources.FILTERS:
-        value = words.get(name)
-        if not value:
-            continue
-        if name != "query_id":
-            found[name] = value
-            continue
+    found: dict[str, str | int] = {n: words[n] for n in row_sources.FILTERS if words.get(n)}
+    if "query_id" in found:
         try:
-            found[name] = int(value)
+            number = found["query_id"] = int(found["query_id"])
         except ValueError as ex:
             raise UsageError("query_id is a whole number") from ex
-        if not -(1 << 63) <= int(value) < 1 << 63:
+        if not -(1 << 63) <= number < 1 << 63:
             raise UsageError("query_id is a number of 64 bits")
     return found

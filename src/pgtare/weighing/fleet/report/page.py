@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pgtare.kit import files, numbers, page_frame
 from pgtare.weighing.fleet.documents import FleetArm, FleetServer, FleetWeighing
 from pgtare.weighing.fleet.report import forest, wording
-
-
-@dataclass(frozen=True)
-class _Row:
-    """An arm in the table of arms."""
-
-    name: str
-    aside: bool
-    cells: list[tuple[str, str]]
-    verdict: str
-    tone: str
-
-
-@dataclass(frozen=True)
-class _Part:
-    """What is said of one instrument besides its plot."""
-
-    name: str
-    spread: str
-    outliers: list[str]
-    subgroups: list[list[str]]
-    left_out: list[tuple[str, str]]
-
 
 HEADINGS = (
     "instrument",
@@ -96,26 +73,32 @@ def _subtitle(result: FleetWeighing) -> str:
     )
 
 
-def _row(arm: FleetArm) -> _Row:
-    cells = list(zip(HEADINGS[1:-1], wording.arm_cells(arm), strict=True))
+def _row(arm: FleetArm) -> dict[str, Any]:
+    """An arm in the table of arms."""
     verdict = wording.verdict(arm)
     if arm.role == "instrument":
         tone = "" if arm.verdict in ("list", "kinds") else arm.verdict
     else:
         tone = "inconclusive" if arm.role == "control" and verdict == "misses 0" else ""
-    return _Row(wording.arm_name(arm), arm.role != "instrument", cells, verdict, tone)
+    return {
+        "name": wording.arm_name(arm),
+        "aside": arm.role != "instrument",
+        "cells": wording.arm_cells(arm),
+        "verdict": verdict,
+        "tone": tone,
+    }
 
 
-def _part(arm: FleetArm) -> _Part:
-    return _Part(
-        arm.name,
-        f"{wording.spread(arm.cost_pct, '%')}; in µs {wording.spread(arm.cost_us, 'µs')}"
-        if arm.k > 1
-        else "",
-        wording.outliers(arm),
-        [wording.subgroup_cells(one) for one in wording.shown_subgroups(arm.cost_pct)],
-        [(one.server, one.left_out) for one in arm.servers if one.left_out],
-    )
+def _part(arm: FleetArm) -> dict[str, Any]:
+    """What is said of one instrument besides its plot."""
+    spread = f"{wording.spread(arm.cost_pct, '%')}; in µs {wording.spread(arm.cost_us, 'µs')}"
+    return {
+        "name": arm.name,
+        "spread": spread if arm.k > 1 else "",
+        "outliers": wording.outliers(arm),
+        "subgroups": [wording.subgroup_cells(g) for g in wording.shown_subgroups(arm.cost_pct)],
+        "left_out": [(one.server, one.left_out) for one in arm.servers if one.left_out],
+    }
 
 
 def _server(one: FleetServer) -> list[str]:
@@ -125,7 +108,7 @@ def _server(one: FleetServer) -> list[str]:
         one.name,
         one.version or numbers.NONE,
         ", ".join(f"{name} = {value}" for name, value in sorted(one.labels.items())),
-        numbers.NONE if one.base_us is None else f"{one.base_us:,.1f}",
+        wording.base_us(one),
         numbers.count(one.transactions),
         rate if one.whole_rate or per_s is None else f"≥ {rate}",
         f"{one.duration_s:,.0f}",

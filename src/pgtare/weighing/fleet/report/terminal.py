@@ -73,9 +73,11 @@ def _arm(arm: FleetArm, result: FleetWeighing, console: Console) -> None:
     missing = [f"{one.server} ({one.left_out})" for one in arm.servers if one.left_out]
     if missing:
         _say(console, f"Without: {', '.join(missing)}.")
-    groups = wording.shown_subgroups(arm.cost_pct)
-    if groups:
-        console.print(_subgroups(arm), highlight=False)
+    if groups := wording.shown_subgroups(arm.cost_pct):
+        table = Fitted(*wording.SUBGROUP_HEADINGS)
+        for one in groups[:_MOST_SUBGROUPS]:
+            table.add_row(*wording.subgroup_cells(one))
+        console.print(table, highlight=False)
     if len(arm.servers) > _MOST_SERVERS:
         _say(console, f"{len(arm.servers)} servers: --html and --json list them.")
         return
@@ -92,7 +94,7 @@ def _servers(arm: FleetArm, result: FleetWeighing) -> Fitted:
         "verdict",
         spare=("base µs", "cost %"),
     )
-    base = {one.name: one.base_us for one in result.servers}
+    base = {one.name: one for one in result.servers}
     for one in arm.servers:
         shown = one.verdict != "not_verified"
         nothing = Interval(estimate=None, lo=None, hi=None)
@@ -100,21 +102,10 @@ def _servers(arm: FleetArm, result: FleetWeighing) -> Fitted:
         verdict = verdict_names.NAMES[one.verdict] if one.verdict else numbers.NONE
         table.add_row(
             one.server,
-            _base(base[one.server]),
+            wording.base_us(base[one.server]),
             numbers.estimate(us),
             numbers.bounds(us),
             numbers.estimate(pct),
             verdict,
         )
-    return table
-
-
-def _base(us: float | None) -> str:
-    return numbers.NONE if us is None else f"{us:,.1f}"
-
-
-def _subgroups(arm: FleetArm) -> Fitted:
-    table = Fitted(*wording.SUBGROUP_HEADINGS)
-    for one in wording.shown_subgroups(arm.cost_pct)[:_MOST_SUBGROUPS]:
-        table.add_row(*wording.subgroup_cells(one))
     return table

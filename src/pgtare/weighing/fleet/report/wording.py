@@ -10,20 +10,14 @@ from pgtare.weighing.fleet.documents import (
     FleetArm,
     FleetOutlier,
     FleetScale,
+    FleetServer,
     FleetSubgroup,
     FleetWeighing,
     ServerArm,
 )
 
-#: What verdicts on a fleet are called.
-VERDICTS = {
-    "cost": "cost",
-    "gain": "gain",
-    "equivalent": "equivalent",
-    "inconclusive": "inconclusive",
-    "list": "a list",
-    "kinds": "differ in kind",
-}
+#: What verdicts on a fleet are called in its table, if not by their names.
+_VERDICTS = {"list": "a list", "kinds": "differ in kind"}
 SUBGROUP_HEADINGS = ("label", "servers", "mean %", "difference", "interval", "p (Holm)")
 HOW = (
     "Each server is estimated by itself, as pgtare weigh and pgtare report do it. What divides its "
@@ -184,6 +178,11 @@ def arm_cells(arm: FleetArm) -> list[str]:
     ]
 
 
+def base_us(server: FleetServer) -> str:
+    """The body of a server's base, in µs."""
+    return numbers.NONE if server.base_us is None else f"{server.base_us:,.1f}"
+
+
 def arm_name(arm: FleetArm) -> str:
     """The arm in the table of arms."""
     return f"{arm.name} (nothing changed)" if arm.role == "control" else arm.name
@@ -192,7 +191,7 @@ def arm_name(arm: FleetArm) -> str:
 def verdict(arm: FleetArm) -> str:
     """The verdict in the table of arms; the control and a known delay are only checks."""
     if arm.role == "instrument" or not numbers.bounded(arm.cost_pct.mean):
-        return VERDICTS[arm.verdict]
+        return _VERDICTS.get(arm.verdict, arm.verdict)
     return "covers 0" if numbers.covers_zero(arm.cost_pct.mean) else "misses 0"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,10 +34,9 @@ from pgtare.weighing.ladder.protocol import (
     StepResult,
     StudyProtocol,
     Words,
-    attempt,
 )
 from pgtare.weighing.ladder.protocols.rounds import SETTLE_S, load_gates
-from pgtare.weighing.ladder.records import ALL, Dropped, Part, Rate, Run, Step
+from pgtare.weighing.ladder.records import ALL, Part, Rate, Run, Step
 from pgtare.weighing.ladder.server_reading import ServerReading
 from pgtare.weighing.ladder.study_sections import Metric, Workload
 from pgtare.weighing.ladder.study_servers import MB_A_SCALE, Bench
@@ -155,7 +154,6 @@ class DuetRounds(StudyProtocol):
 
         That is less than one server does alone: each has its turn in caches that the others filled.
         """
-        assert workload.load is not None
         study = context.study
         block = context.bench.duet(workload, study.members)
         block.assign(tuple(range(len(block.variants))))
@@ -171,16 +169,7 @@ class DuetRounds(StudyProtocol):
                 if not answered:
                     raise MeasurementError(f"the load did no transaction in a probe of {PROBE_S} s")
                 probes.append(answered / PROBE_S)
-        saturation = Saturation(tuple(probes), PROBE_S)
-        return Rate(
-            workload=self.rate_name(workload),
-            saturation=saturation.describe(),
-            rate_tps=saturation.rate(workload.load),
-        )
-
-    def play(self, step: Step, context: StepContext) -> StepResult:
-        """One round, from its roles to its gates."""
-        return attempt(step, context, self._measured)
+        return self.rate_of(workload, Saturation(tuple(probes), PROBE_S))
 
     def gather(self, study: DeclaredStudy, workload: Workload, runs: Iterable[Run]) -> Gathered:
         """A block is a set of rounds, in which every variant played every cluster once.
@@ -204,10 +193,7 @@ class DuetRounds(StudyProtocol):
                 reasons += [f"round {at}: {reason}" for reason in against]
                 blocks.append(block)
             if reasons:
-                variants = tuple(dict.fromkeys(at_fault))
-                found.dropped.append(
-                    Dropped(round=number, reasons=tuple(reasons), variants=variants)
-                )
+                found.drop(number, reasons, at_fault)
             else:
                 found.kept[number] = {name: _mean([b[name] for b in blocks]) for name in blocks[0]}
         return found
@@ -224,7 +210,8 @@ class DuetRounds(StudyProtocol):
             "warm-up, in which every variant plays every data directory once, by lot"
         )
 
-    def _measured(self, step: Step, context: StepContext) -> StepResult:
+    def measure(self, step: Step, context: StepContext) -> StepResult:
+        """One round, from its roles to its gates."""
         study = context.study
         workload = study.the_workload(step.workload)
         names = study.members
@@ -250,7 +237,8 @@ class DuetRounds(StudyProtocol):
 
             pids = [serving.cluster.postmaster_pid for serving in servings]
             with Window(pids, read, settle_s=SETTLE_S) as window:
-                tick = _Looking(looks, length).tick
+                # Early, as looking at many servers takes a while.
+                tick = _looking(looks, length.warmup_s)
                 runs.append(block.drive(spec, length, Path(scratch, "round"), on_progress=tick))
         (run,) = runs
         statistics, dropped = judge(run, roles)
@@ -261,15 +249,14 @@ class DuetRounds(StudyProtocol):
             *evidence.judge_idle(workload, shares.idle),
         ]
         parts: dict[str, Part] = {}
-        for i, (role, serving) in enumerate(zip(step.roles, servings, strict=True)):
+        for i, (role, look) in enumerate(zip(step.roles, looks, strict=True)):
             if statistics is None:
                 break
-            answered = _answered(run, i)
+            answered = _count(run, i, Outcome.OK)
             first, last = window.first[i], window.last[i]
             seconds = length.warmup_s + length.duration_s
-            waits = last.waits(first, seconds, spec.clients, answered)
-            counted = sum(w.waits for w in waits) if first.events is not None else None
-            shown, against = evidence.judge_capture(serving, looks[i].seen, counted)
+            waits = evidence.profile(first.events, last.events, seconds, spec.clients, answered)
+            shown, against = evidence.judge_capture(look, waits)
             grown = last.counter - first.counter
             conflicts = _count(run, i, Outcome.CONFLICT)
             reasons = [*last.refused, *against, *load_gates(workload, answered, conflicts, grown)]
@@ -286,12 +273,10 @@ class DuetRounds(StudyProtocol):
                 events=last.disturbed(first),
                 waits=waits,
                 evidence=tuple(shown),
-                remarks=tuple(evidence.judge_run(workload, waits, shares.idle)[1]),
+                remarks=evidence.remarks(workload, waits),
             )
         made = Run(
             step=step,
-            started="",
-            duration_s=0.0,
             transactions=sum(p.transactions for p in parts.values()),
             failed=tuple(failed),
             machine={
@@ -333,26 +318,15 @@ def _spoiled(workload: Workload, variants: int, cores: int) -> str:
     return ""
 
 
-class _Looking:
-    """Makes each look once while a round lasts; called with its progress."""
+def _looking(looks: Iterable[Callable[[], None]], due_s: float) -> Callable[[float, int], None]:
+    """What makes each look once in a round, from the thread that reads the driver's progress."""
+    left = list(looks)
 
-    def __init__(self, looks: Sequence[evidence.SessionsLook], length: Length) -> None:
-        self._looks = looks
-        # Early, as looking at many servers takes a while.
-        self._due_s = length.warmup_s
-        self._done = False
+    def tick(seconds: float, _transactions: int) -> None:
+        while left and seconds >= due_s:
+            left.pop(0)()
 
-    def tick(self, seconds: float, _transactions: int) -> None:
-        """Called each second, from the thread that reads the driver's progress."""
-        if self._done or seconds < self._due_s:
-            return
-        self._done = True
-        for look in self._looks:
-            look()
-
-
-def _answered(run: DuetRun, cluster: int) -> int:
-    return _count(run, cluster, Outcome.OK)
+    return tick
 
 
 def _count(run: DuetRun, cluster: int, outcome: Outcome) -> int:

@@ -24,13 +24,7 @@ from pgtare.kit.numbers import counted
 from pgtare.kit.window import Window
 from pgtare.postgres.load import LoadSpec, TransactionLog, find_pgbench, run
 from pgtare.postgres.load.pgbench import RunResult
-from pgtare.weighing.ladder import (
-    activity,
-    companion,
-    evidence,
-    gates,
-    server_reading,
-)
+from pgtare.weighing.ladder import activity, companion, evidence, gates, server_reading
 from pgtare.weighing.ladder.blocks import Blocks, Gathered, named_first, reasons_against
 from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.protocol import (
@@ -38,10 +32,9 @@ from pgtare.weighing.ladder.protocol import (
     StepResult,
     StudyProtocol,
     Words,
-    attempt,
     proof_id,
 )
-from pgtare.weighing.ladder.records import Dropped, Run, Step
+from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.study_sections import Workload
 from pgtare.weighing.ladder.study_servers import PROOF
 
@@ -75,31 +68,29 @@ class Rounds(StudyProtocol):
     def plan(self, study: DeclaredStudy, seed: int) -> tuple[Step, ...]:
         """The rounds of each workload, each in an order of its own."""
         rng = np.random.default_rng(seed)
-        planned: list[Step] = []
         names, rounds = study.members, study.protocol.rounds
-        for _, workload in self.own_workloads(study):
-            for number in range(1, rounds + 1):
-                for position, drawn in enumerate(rng.permutation(len(names))):
-                    planned.append(
-                        Step(
-                            id=f"{workload.name}-{number:03}-{position}",
-                            kind="run",
-                            workload=workload.name,
-                            variant=names[drawn],
-                            round=number,
-                            position=position,
-                        )
-                    )
-        return tuple(planned)
+        return tuple(
+            Step(
+                id=f"{workload.name}-{number:03}-{position}",
+                kind="run",
+                workload=workload.name,
+                variant=names[drawn],
+                round=number,
+                position=position,
+            )
+            for _, workload in self.own_workloads(study)
+            for number in range(1, rounds + 1)
+            for position, drawn in enumerate(rng.permutation(len(names)))
+        )
 
     def seconds(self, study: DeclaredStudy, step: Step) -> float:
         """Restart, warm-up and run."""
         length = _proof_s(study) if step.kind == "proof" else study.protocol.run
         return _RESTART_S + study.protocol.warm_up + length
 
-    def play(self, step: Step, context: StepContext) -> StepResult:
+    def measure(self, step: Step, context: StepContext) -> StepResult:
         """One run, from the start of its server to its gates."""
-        return attempt(step, context, _measured)
+        return _measured(step, context)
 
     def gather(self, study: DeclaredStudy, workload: Workload, runs: Iterable[Run]) -> Gathered:
         """A block is a round: every variant's run."""
@@ -112,10 +103,7 @@ class Rounds(StudyProtocol):
                 continue  # not done yet
             failed = [f"{name}: {reason}" for name, one in block.items() for reason in one.failed]
             if reasons := reasons_against(workload, block, failed, found):
-                variants = tuple(dict.fromkeys(named_first(reasons, block)))
-                found.dropped.append(
-                    Dropped(round=number, reasons=tuple(reasons), variants=variants)
-                )
+                found.drop(number, reasons, named_first(reasons, block))
             else:
                 found.kept[number] = block
                 for name, one in block.items():
@@ -150,7 +138,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
     spec = study.load_spec(workload, context.directory, context.rates.get(workload.name))
     serving = context.bench.serve(step.variant, workload)
     log_path = serving.cluster.log_path
-    pgbench = find_pgbench(serving.binaries)
+    pgbench = find_pgbench(serving.cluster.binaries)
     # Its speed says how many transactions a sample must be drawn from.
     warm = run(pgbench, serving.dsn, spec, study.protocol.warm_up)
     length = _proof_s(study) if step.kind == "proof" else study.protocol.run
@@ -172,42 +160,32 @@ def _measured(step: Step, context: StepContext) -> StepResult:
             got = run(pgbench, serving.dsn, spec, length, log=log, halfway=look)
         latencies = log.latencies_us()
     first, last, shares = window.first, window.last, window.shares
-    waits = last.waits(first, length, spec.clients, got.transactions)
-    shown, against = evidence.judge_capture(
-        serving, look.seen, sum(w.waits for w in waits) if first.events is not None else None
-    )
+    waits = evidence.profile(first.events, last.events, length, spec.clients, got.transactions)
+    shown, against = evidence.judge_capture(look, waits)
+    settings = serving.variant.in_force
     worked, idled = activity.judge(
-        workload.activity,
-        first.activity,
-        last.activity,
-        got.transactions,
-        serving.variant.in_force,
+        workload.activity, first.activity, last.activity, got.transactions, settings
     )
     disturbed = gates.judge(window.before, window.after, shares, study.gates)
+    is_proof = step.kind == "proof"
     # A profile is a matter of shares, which another load does not move as it moves a speed.
     failed = [
         *last.refused,
         *against,
         *idled,
-        *(disturbed if step.kind == "run" else ()),
+        *(() if is_proof else disturbed),
         *load_gates(workload, got.transactions, got.failed, last.counter - first.counter),
+        *(evidence.missed(workload, waits) if is_proof else ()),
+        *evidence.judge_idle(workload, shares.idle),
     ]
-    remarks: list[str] = []
-    if step.kind == "proof":
-        failed += evidence.judge_profile(workload, waits, shares.idle)
-    else:
-        spoiled, remarks = evidence.judge_run(workload, waits, shares.idle)
-        failed += spoiled
     made = Run(
         step=step,
-        started="",
-        duration_s=0.0,
         metrics=_metrics(got, latencies, window.ticks[0], spec),
         figures=last.figures_since(first, log_path, workload, length),
         transactions=got.transactions,
         failed=tuple(failed),
         events=last.disturbed(first),
-        remarks=tuple(remarks),
+        remarks=() if is_proof else evidence.remarks(workload, waits),
         waits=waits,
         machine={**dataclasses.asdict(shares), "rate_tps": spec.rate or 0.0},
         evidence=(*shown, *worked),
