@@ -19,7 +19,7 @@ from pgtare.estimate.trial.effects import Effects, Strata, effects_of
 from pgtare.estimate.trial.observations import Observations, UnitFlag
 from pgtare.estimate.trial.runs import Selection, select
 from pgtare.estimate.trial.strata import MIN_SESSIONS, FirstRuns, LaterRuns, Units, mixed
-from pgtare.estimate.trial.threshold import shared_threshold, threshold, weighted_threshold
+from pgtare.estimate.trial.threshold import alike, threshold, weighted_threshold
 from tests.unit import estimate_textbook as textbook
 from tests.unit import simulated_trial as simulated
 from tests.unit.estimate_textbook import design_of, simulate
@@ -174,10 +174,12 @@ def test_a_weighted_threshold_is_the_brute_force_one() -> None:
             sides.append((values, weights / weights.sum()))
         expected = textbook.weighted_threshold(sides)
         assert weighted_threshold(*sides) == expected
-    alike = rng.lognormal(0, 1, (2, 20_000))
-    assert shared_threshold(*alike) == pytest.approx(np.quantile(alike, 0.999), rel=0.01)
-    assert shared_threshold(alike[0], alike[1]) == shared_threshold(alike[1], alike[0])
-    assert math.isnan(shared_threshold(alike[0], np.empty(0)))
+    both = rng.lognormal(0, 1, (2, 20_000))
+    one, other = (alike(values) for values in both)
+    shared = weighted_threshold(one, other)
+    assert shared == pytest.approx(np.quantile(both, 0.999), rel=0.01)
+    assert shared == weighted_threshold(other, one)
+    assert math.isnan(weighted_threshold(one, alike(np.empty(0))))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -160,12 +160,12 @@ def test_a_control_that_is_off_withholds_every_verdict(evidence) -> None:  # typ
 
 @pytest.mark.parametrize("evidence", [EQUIVALENT, CLEAR, GAIN])
 def test_failures_that_differ_withhold_every_verdict(evidence) -> None:  # type: ignore[no-untyped-def]
-    (reason,) = judge(replace(evidence, failures=Failures(50, 1e-9, 0.05, 0.0, -0.01))).reasons
+    (reason,) = judge(replace(evidence, failures=Failures(1e-9, 0.05, 0.0, -0.01))).reasons
     assert reason.kind == ReasonKind.FAILURES_DIFFER
     assert (reason.pct, reason.base_pct, reason.p) == (5.0, 0.0, 1e-9)
-    alike = Failures(50, 0.5, 0.05, 0.049, -0.01)
+    alike = Failures(0.5, 0.05, 0.049, -0.01)
     assert judge(replace(evidence, failures=alike)).verdict == judge(evidence).verdict
-    few = replace(evidence, failures=Failures(5, 0.06, 0.01, 0.0, -1.5))
+    few = replace(evidence, failures=Failures(0.06, 0.01, 0.0, -1.5))
     assert kinds(few) == [ReasonKind.FAILURES_COULD_EXPLAIN]
 
 
@@ -217,12 +217,12 @@ def test_first_runs_are_compared_one_by_one() -> None:
 
 
 def test_twice_the_smaller_p_of_two_strata_counts() -> None:
-    later, first = Failures(3, 0.4, 0.1, 0.0, 2.0), Failures(5, 0.01, 0.3, 0.1, 4.0)
+    later, first = Failures(0.4, 0.1, 0.0, 2.0), Failures(0.01, 0.3, 0.1, 4.0)
     both = later.mixed(first, 0.75)
-    assert (both.n, both.p) == (8, 0.02)
+    assert both.p == 0.02
     assert (both.rate, both.base_rate, both.explained_us) == pytest.approx((0.25, 0.075, 3.5))
-    assert Failures(0, NAN, NAN, NAN, 0.0).mixed(first, 1.0) == first
-    assert later.mixed(Failures(0, NAN, NAN, NAN, 0.0), 0.5) == later
+    assert Failures(NAN, NAN, NAN, 0.0).mixed(first, 1.0) == first
+    assert later.mixed(Failures(NAN, NAN, NAN, 0.0), 0.5) == later
 
 
 def test_open_transactions_withhold_what_they_could_explain() -> None:
@@ -290,7 +290,6 @@ def test_runs_with_a_failure_are_what_is_counted() -> None:
     failed |= (obs["arm"] == 0) & (obs["position"] < 9) & (obs["block"] == 7)
     found = failed_runs(design, obs, failed)
     assert found.p(2) == pytest.approx(2 * (1 + 7) / 2**7)  # 6 or more of 7 runs
-    assert found.failures(2, 100.0).n == 6
     assert found.p(1) == 1.0
 
 

@@ -62,7 +62,7 @@ def test_sessions_are_made_anew_for_a_tenth_of_the_time(monkeypatch: pytest.Monk
     """However long it takes to connect, which counts as work of the server."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    block = RunBlock(np.empty(0, RUN), 0.0, 0.0, 0)
+    block = RunBlock(np.empty(0, RUN), 0.0, 0.0)
     monkeypatch.setattr(Loops, "burst", lambda self: block)
     monkeypatch.setattr(Loops, "paced", lambda self: block)
 
@@ -129,7 +129,7 @@ def test_how_long_it_takes_is_said_before_anything_is_run_in_blocks(
 
     def block(_: Loops) -> RunBlock:
         happened.append("block")
-        return RunBlock(np.empty(0, RUN), 0.0, 1.0, 0)
+        return RunBlock(np.empty(0, RUN), 0.0, 1.0)
 
     monkeypatch.setattr(Loops, "burst", block)
     monkeypatch.setattr(Loops, "paced", block)
@@ -146,7 +146,7 @@ def test_slow_blocks_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def block(_: Loops) -> RunBlock:
         now[0] += 4.0
-        return RunBlock(np.empty(0, RUN), 4.0, 0.0, 1)
+        return RunBlock(np.empty(0, RUN), 4.0, 0.0)
 
     monkeypatch.setattr(Loops, "burst", block)
     monkeypatch.setattr(Loops, "paced", block)
@@ -219,6 +219,6 @@ def test_how_much_a_transaction_may_return_depends_on_the_arms() -> None:
 
 def test_after_a_lock_was_waited_for_the_rest_is_short() -> None:
     """The server did no work, and the guardian hears nothing from us while we rest."""
-    block = RunBlock(np.empty(0, RUN), 20.0, 0.0, 0)
+    block = RunBlock(np.empty(0, RUN), 20.0, 0.0)
     assert _rest_s(block) == 60.0
     assert _rest_s(replace(block, error="SQLSTATE 55P03")) == 15.0

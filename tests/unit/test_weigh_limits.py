@@ -70,8 +70,8 @@ def test_all_of_the_data_are_looked_at_after_the_look_that_ended_the_trial(
     found = object.__new__(measurement.Measurement)
     found.plan = WeighPlan(REQUEST, design, Population(None), 1, ())
     found._server, found._before = {}, Snapshot(18)
-    found._recording = TrialRecording(observations, 60.0, "decision", None)
-    found._after = measurement._After(0, None, Snapshot(18))
+    got = TrialRecording(observations, 60.0, "decision", None)
+    found._ended = got, 0, None, Snapshot(18)
     made = found.weighing({}, [], decided=look(LOW)).result
     assert made.limits[0].state == "undecided"
 

@@ -71,7 +71,8 @@ def test_the_chart_of_answers_comes_after_the_table_and_that_of_settling_next() 
 def test_the_table_is_that_of_the_terminal() -> None:
     drawn = sample()
     shown = [
-        [row.name, row.us, row.interval_us, row.pct, row.answer] for row in rows.table(drawn.result)
+        [row.cells[key] for key in ("name", "us", "interval_us", "pct", "answer")]
+        for row in rows.table(drawn.result)
     ]
     assert table_rows(readable(page(drawn.result, empty()))) == shown
 
@@ -126,7 +127,9 @@ def test_the_chart_of_answers_has_the_points_of_the_table() -> None:
     chart = effects(drawn)
     shown = [answer(row.arm).us.estimate for row in rows.table(drawn.result)]
     assert chart.data[0]["x"] == pytest.approx(shown, abs=1e-3)
-    assert [row[1] for row in chart.table_rows] == [row.us for row in rows.table(drawn.result)]
+    assert [row[1] for row in chart.table_rows] == [
+        row.cells["us"] for row in rows.table(drawn.result)
+    ]
 
 
 def test_an_arm_without_proof_is_not_drawn() -> None:

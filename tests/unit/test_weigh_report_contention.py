@@ -22,7 +22,7 @@ from pgtare.weighing.weigh.plan import WeighPlan, describe, design_of
 from pgtare.weighing.weigh.reanalysis import reanalyse
 from pgtare.weighing.weigh.recording import TrialRecording
 from pgtare.weighing.weigh.report.charts import charts
-from pgtare.weighing.weigh.report.contention import table
+from pgtare.weighing.weigh.report.contention import view
 from pgtare.weighing.weigh.report.page import page
 from pgtare.weighing.weigh.report.terminal import render
 from pgtare.weighing.weigh.request import Request
@@ -37,7 +37,8 @@ def built(design: Design, obs: Observations, stopped_by: Any = "time") -> WeighR
     """The result of a trial on these observations."""
     plan = WeighPlan(Request(chosen=(), dsn="dbname=app"), design, Population(None), 1, ())
     recording = TrialRecording(obs, 60.0, stopped_by, None)
-    estimate = analyse(obs, design, proven={"x": True, "i2": True})
+    ended = "it crashed" if stopped_by == "server" else ""
+    estimate = analyse(obs, design, proven={"x": True, "i2": True}, ended_early=ended)
     proofs = [PROOF if arm.role == "instrument" else None for arm in design.arms]
     return build(plan, recording, estimate, proofs, {}, {}, 0, None, ["pgtare", "weigh"])
 
@@ -88,7 +89,9 @@ def test_the_terminal_and_the_page_say_where_the_cost_falls(
         assert "The load requests the same in all slices" in text
         assert "Locks that every arm shares" not in text
     (chart,) = [chart for chart in charts(result, obs) if chart.id == "contention"]
-    rows = table(result, result.contention)
+    found = view(result)
+    assert found is not None
+    rows = found.rows
     assert [row[:2] for row in chart.table_rows] == [list(row[:2]) for row in rows]
     answer = result.arms[1].answer
     assert answer is not None

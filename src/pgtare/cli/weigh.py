@@ -398,23 +398,18 @@ def _deliver(
             store.save(out, done.design, done.observations, done.result)
             write_page(done.result, done.observations, out / "report.html")
     finally:
-        _show(done, destination, why, details)
+        console = None if destination.printed else Console()
+        if console is not None:
+            render(done.result, console, details=details)
+        result = done.result if why is None else _explained(done, why, console)
+        destination.write(result.to_json())
     if out is not None:
         for what, name in (
             ("page", "report.html"),
-            ("JSON", "result.json"),
+            ("JSON", store.RESULT_FILE),
             ("observations", store.OBSERVATIONS_FILE),
         ):
             destination.tell(f"{what}: {out / name}")
-
-
-def _show(done: Weighing, destination: Destination, why: Why | None, details: bool) -> None:
-    if not destination.printed:
-        render(done.result, Console(), details=details)
-    result = done.result
-    if why is not None:
-        result = _explained(done, why, None if destination.printed else Console())
-    destination.write(result.to_json())
 
 
 def _explained(done: Weighing, why: Why, console: Console | None) -> WeighResult:

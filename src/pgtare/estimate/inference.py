@@ -139,11 +139,6 @@ class Expansion:
     def __sub__(self, other: Expansion) -> Expansion:
         return self + other.scaled(-1)
 
-    def times(self, other: Expansion) -> Expansion:
-        """The product of two estimates."""
-        influence = self.value * other.influence + other.value * self.influence
-        return Expansion(self.value * other.value, influence)
-
     def over(self, other: Expansion) -> Expansion:
         """This estimate divided by another."""
         if not other.value > 0:

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 
 #: Blocks at which the confidence sequence is tightest.
 TUNED_AT = 4_000
-#: Fewest blocks, and fewest blocks of slices, that a rule on width may stop at.
+#: Fewest blocks that a rule on width may stop at.
 MIN_BLOCKS = 100
-SLICE_BLOCKS = 100
 MIN_SECONDS = 10.0
 
 
@@ -21,14 +20,13 @@ def multiplier(blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT) -> fl
     """Half-width of the asymptotic confidence sequence, in standard errors.
 
     blocks: t, the number of blocks so far; alpha: error over all looks together; tuned_at: blocks
-    at which it is tightest. Waudby-Smith,
-    Arbour, Sinha, Kennedy, Ramdas, "Time-uniform central limit theory and asymptotic confidence
-    sequences", Annals of Statistics 2024, equation 14. NaN without blocks.
+    at which it is tightest. Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, "Time-uniform central
+    limit theory and asymptotic confidence sequences", Annals of Statistics 2024, equation 14. NaN
+    without blocks.
     """
     if blocks < 1:
         return math.nan
-    spread = blocks * _rho_squared(alpha, tuned_at)
-    return math.sqrt(2 * (spread + 1) / spread * math.log(math.sqrt(spread + 1) / alpha))
+    return threshold(alpha, blocks, alpha, tuned_at)
 
 
 def threshold(level: float, blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT) -> float:

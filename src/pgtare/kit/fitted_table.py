@@ -24,10 +24,11 @@ class Fitted:
     """Rows of texts under these columns, the first one left-aligned and cut if it is too long.
 
     spare: columns that a narrow terminal does without, the first one first; a line names them.
+    least: how far the first column is cut before that.
     """
 
-    def __init__(self, *columns: str, spare: tuple[str, ...] = ()) -> None:
-        self.columns, self.spare = columns, spare
+    def __init__(self, *columns: str, spare: tuple[str, ...] = (), least: int = _LEAST) -> None:
+        self.columns, self.spare, self.least = columns, spare, least
         self.rows: list[tuple[str, ...]] = []
 
     def add_row(self, *cells: str) -> None:
@@ -42,11 +43,12 @@ class Fitted:
             for i, name in enumerate(self.columns)
         }
         for name in self.spare:
-            if _needed(widths) <= width:
+            narrowest = {**widths, 0: min(widths[0], self.least)}
+            if sum(narrowest.values()) + _GAP * (len(narrowest) - 1) <= width:
                 break
             del widths[self.columns.index(name)]
         over = sum(widths.values()) + _GAP * (len(widths) - 1) - width
-        return {**widths, 0: max(widths[0] - max(over, 0), min(widths[0], _LEAST))}
+        return {**widths, 0: max(widths[0] - max(over, 0), min(widths[0], self.least))}
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -63,8 +65,3 @@ class Fitted:
         gone = [name for i, name in enumerate(self.columns) if i not in kept]
         if gone:
             yield Text(f"(no room for: {', '.join(gone)})", style="dim")
-
-
-def _needed(widths: dict[int, int]) -> int:
-    least = {**widths, 0: min(widths[0], _LEAST)}
-    return sum(least.values()) + _GAP * (len(least) - 1)

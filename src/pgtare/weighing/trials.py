@@ -173,42 +173,36 @@ class Trials:
         """
         names = design.setting_names
         values = [arm.settings.get(name) for arm in design.arms for name in names]
-        self.calls += 1
         try:
-            row = self.conn.execute(
+            row = self._row(
                 # each argument of its own type: no other function can fit better
                 "SELECT pgtare.trial_start(%s::pg_catalog.text[], %s::pg_catalog.text[],"
                 " %s::bigint[], %s::int[],"
                 " %s::bigint, %s::double precision, %s::pg_catalog.name,"
                 " %s::pg_catalog.name, %s::pg_catalog.text,"
                 " %s::double precision, %s::int, %s::boolean, %s::int[], %s::int, %s::int,"
-                " %s::int, %s::int)",
-                (
-                    list(names),
-                    values,
-                    [arm.inject_ns for arm in design.arms],
-                    list(design.block),
-                    _signed(design.seed),
-                    seconds,
-                    population.database,
-                    population.role,
-                    population.application,
-                    population.participation,
-                    population.sessions,
-                    cpu,
-                    *_slices(design),
-                    design.runs.shortest,
-                    design.runs.longest,
-                ),
-            ).fetchone()
-        except psycopg.errors.InsufficientPrivilege as ex:
-            raise UsageError(_refused(ex)) from ex
+                " %s::int, %s::int) AS trial",
+                list(names),
+                values,
+                [arm.inject_ns for arm in design.arms],
+                list(design.block),
+                _signed(design.seed),
+                seconds,
+                population.database,
+                population.role,
+                population.application,
+                population.participation,
+                population.sessions,
+                cpu,
+                *_slices(design),
+                design.runs.shortest,
+                design.runs.longest,
+            )
         except psycopg.Error as ex:
             if ex.sqlstate is None or ex.sqlstate[:2] in ("08", "57"):
                 raise MeasurementError(f"the trial did not start: {first_line(ex)}") from ex
             raise UsageError(f"the trial did not start: {first_line(ex)}") from ex
-        assert row is not None
-        self._trial = int(row[0])
+        self._trial = int(row["trial"])
         return self._trial
 
     def drain(self) -> Observations:

@@ -105,7 +105,8 @@ class HarmGuard:
         groups = [self.servers[name].group for name in self._at]
         of_group = {group: at for at, group in enumerate(sorted(set(groups)))}
         self._group = np.array([of_group[group] for group in groups])
-        self._wealth = {harm: np.zeros((len(groups), _bets(harm))) for harm in HARMS}
+        bets: dict[Harm, Floats] = {"body": BODY_BETS, "tail": ODDS_BETS, "aborts": ODDS_BETS}
+        self._wealth = {harm: np.zeros((len(groups), len(bets[harm]))) for harm in HARMS}
         # logarithms of mean wealth; a look changes one server's and its group's
         self._of_servers = {harm: np.zeros(len(groups)) for harm in HARMS}
         self._of_groups = {harm: np.zeros(len(of_group)) for harm in HARMS}
@@ -141,7 +142,3 @@ class HarmGuard:
         harm = max(HARMS, key=lambda harm: float(self._of_servers[harm].max()))
         name = list(self._at)[int(self._of_servers[harm].argmax())]
         return Breach(harm, name, self.e_value())
-
-
-def _bets(harm: Harm) -> int:
-    return len(BODY_BETS) if harm == "body" else len(ODDS_BETS)

@@ -38,15 +38,15 @@ class FleetEstimate:
 
     k: int  # servers that are in it
     mean: Estimate
-    prediction: Estimate | None  # the next server's true effect; None if too few, or of two kinds
-    tau2: Estimate  # variance of true effects, with its Q-profile interval; no standard error
-    i2: float  # τ²'s share of the variance of an estimate, 0 to 1
-    q: float  # Cochran's
-    q_p: float  # of "all servers have the same effect"
     verdict: FleetVerdict
     reason: str
-    outliers: tuple[Outlier, ...]  # farthest first
-    kinds: Kinds | None  # if the servers are shown to be of two kinds
+    prediction: Estimate | None = None  # the next server's; None if too few, or of two kinds
+    tau2: Estimate = MISSING  # variance of true effects, with its Q-profile interval, without se
+    i2: float = NAN  # τ²'s share of the variance of an estimate, 0 to 1
+    q: float = NAN  # Cochran's
+    q_p: float = NAN  # of "all servers have the same effect"
+    outliers: tuple[Outlier, ...] = ()  # farthest first
+    kinds: Kinds | None = None  # if the servers are shown to be of two kinds
 
 
 def combine(
@@ -125,16 +125,4 @@ def _of_one(used: Sequence[ServerEffect], level: float) -> FleetEstimate:
         width = student_quantile(df, (1 + level) / 2) * effect.se
         mean = _around(effect.estimate, effect.se, width)
     verdict, reason = judge_fleet(len(used), mean, None, None)
-    return FleetEstimate(
-        k=len(used),
-        mean=mean,
-        prediction=None,
-        tau2=MISSING,
-        i2=NAN,
-        q=NAN,
-        q_p=NAN,
-        verdict=verdict,
-        reason=reason,
-        outliers=(),
-        kinds=None,
-    )
+    return FleetEstimate(len(used), mean, verdict, reason)

@@ -43,7 +43,9 @@ def subgroups(
     splits: dict[frozenset[frozenset[str]], float] = {}
     of: list[frozenset[frozenset[str]]] = []
     for label in labels:
-        known = sorted((e for e in effects if e.usable and label in e.labels), key=_name)
+        known = sorted(
+            (e for e in effects if e.usable and label in e.labels), key=lambda e: e.server
+        )
         for value in sorted({e.labels[label] for e in known}):
             inside = frozenset(e.server for e in known if e.labels[label] == value)
             outside = frozenset(e.server for e in known) - inside
@@ -64,10 +66,6 @@ def welch_df(se: float, rest_se: float, servers: Sequence[int]) -> float:
     errors = (se, rest_se)
     whole = sum(error**2 for error in errors) ** 2
     return whole / sum(error**4 / (k - 1) for error, k in zip(errors, servers, strict=True))
-
-
-def _name(effect: ServerEffect) -> str:
-    return effect.server
 
 
 def _against_others(

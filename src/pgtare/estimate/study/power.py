@@ -79,15 +79,12 @@ def _factor(rounds: int, alpha: float, family: int) -> float:
     """
     ends = _ends(rounds, alpha, family)
     needed = np.concatenate((-ends.low, ends.high))
-    return float(np.quantile(needed[:, np.newaxis] / _estimated_sd(rounds - 1), POWER))
-
-
-def _estimated_sd(df: float) -> Floats:
-    """What is estimated of an SD of 1 with this many degrees of freedom: _GRID even quantiles."""
-    return _sd_quantiles(df, (np.arange(_GRID) + 0.5) / _GRID)
+    sds = _sd_quantiles(rounds - 1, (np.arange(_GRID) + 0.5) / _GRID)
+    return float(np.quantile(needed[:, np.newaxis] / sds, POWER))
 
 
 def _sd_quantiles(df: float, points: Floats) -> Floats:
+    """Quantiles of what is estimated of an SD of 1 with this many degrees of freedom."""
     squares = [chi_square_exceeded(df, 1 - point) for point in points.tolist()]
     return np.sqrt(np.array(squares) / df)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pgtare.estimate.inference import NAN, holm
@@ -35,10 +35,10 @@ class Question:
     """The arguments of `analyse`, which explains them."""
 
     design: Design
-    margin: float
-    proven: Mapping[str, bool]
-    peeked: bool
-    ended_early: str
+    margin: float = 0.005
+    proven: Mapping[str, bool] = field(default_factory=dict)
+    peeked: bool = False
+    ended_early: str = ""
     decides: bool = False
 
     @cached_property

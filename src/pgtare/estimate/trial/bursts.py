@@ -33,7 +33,7 @@ from pgtare.estimate.trial.results import (
     TrialEstimate,
 )
 from pgtare.estimate.trial.strata import LaterRuns, Units
-from pgtare.estimate.trial.threshold import weighted_threshold
+from pgtare.estimate.trial.threshold import alike, weighted_threshold
 
 #: Which loop a run is of: in a burst the session never waits for its client; in the other, it waits
 #: before each transaction, as an application's sessions do.
@@ -121,7 +121,7 @@ def analyse_bursts(rows: npt.NDArray[Any], asked: Question) -> TrialEstimate:
 
 def live_bursts(rows: npt.NDArray[Any], design: Design, *, limits: bool) -> Live:
     """Each arm's body so far, that of the bursts with the other loop's beside it; see `live`."""
-    asked = Question(design, 0.005, {}, True, "")
+    asked = Question(design, peeked=True)
     found, beside = (_Loop(rows, asked, loop, Basis.BURSTS) for loop in (BURST, PACED))
     waits = beside.live(limits=limits)
     if beside.units.n_clusters < design.least_blocks:
@@ -178,9 +178,8 @@ class _Loop:
         some = self.units.where(
             np.asarray(np.isin(self.units.arm, [*reference, arm]), dtype=np.bool_)
         )
-        sides = [some.service_us[np.isin(some.arm, side)] for side in (reference, [arm])]
-        negative = [(-side, np.full(len(side), 1 / max(len(side), 1))) for side in sides]
-        least = -weighted_threshold(negative[0], negative[1], quantile)
+        base, other = (alike(-some.service_us[np.isin(some.arm, k)]) for k in (reference, [arm]))
+        least = -weighted_threshold(base, other, quantile)
         cut = replace(some, service_us=np.fmax(some.service_us, least))
         return Strata(LaterRuns(cut), quantile=quantile)
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from pgtare.estimate.arrays import Bools, Floats
 from pgtare.estimate.inference import NAN, Estimate, Expansion, Reference
-from pgtare.estimate.trial.design import MIXED, Design
+from pgtare.estimate.trial.design import LEAST_BLOCKS, MIXED, Design
 from pgtare.estimate.trial.observations import Observations
 from pgtare.estimate.trial.results import Contention, ContentionState, Live, LiveArm
 from pgtare.estimate.trial.slices import SliceMeans, SliceUnits, select_slices
 from pgtare.estimate.trial.threshold import threshold
-
-#: With fewer blocks of slices nothing is said.
-MIN_BLOCKS = 30
 
 
 def contention(
@@ -45,10 +40,11 @@ def contention(
         reason=reason,
         base_us=found.base.value,
         total_us=found.interval(found.total),
-        total_pct=found.percent(found.total),
         own_us=found.interval(found.own),
         spillover_us=found.interval(found.spillover),
-        spillover_pct=found.percent(found.spillover),
+        spillover_pct=found.interval(found.spillover).times(
+            100 / found.base.value if found.base.value > 0 else NAN
+        ),
         total_less_own_us=found.interval(found.total - found.own),
         blocks=units.n_blocks,
         blocks_discarded=selection.blocks_discarded,
@@ -75,7 +71,7 @@ def live_contention(obs: Observations, design: Design) -> Live:
 def _judge(found: _Saturation, proven: bool) -> tuple[ContentionState, str]:
     if not proven:
         return "not_verified", "no proof that the instrument ran, or the trial ended early"
-    if found.units.n_blocks < MIN_BLOCKS:
+    if found.units.n_blocks < LEAST_BLOCKS:
         return "inconclusive", f"only {found.units.n_blocks} blocks of slices"
     if found.units.n_sessions < 2:
         return "inconclusive", "one session has nobody to slow down"
@@ -88,57 +84,28 @@ def _judge(found: _Saturation, proven: bool) -> tuple[ContentionState, str]:
     return "spillover", ""
 
 
-@dataclass(frozen=True)
 class _Saturation:
-    """The estimators, each with its error by blocks of slices."""
+    """The estimators, each with its error by blocks of slices.
 
-    units: SliceUnits
-    peeked: bool
+    total: all sessions with the instrument less all without it. own: in mixed slices, sessions that
+    have it less those that have not; each session is weighed as it is in all slices, and has both
+    now and then. spillover: base sessions among instrumented ones less those among their like.
+    """
 
-    @cached_property
-    def means(self) -> SliceMeans:
-        return SliceMeans(self.units, self.peeked)
+    def __init__(self, units: SliceUnits, peeked: bool) -> None:
+        self.units, self.means = units, SliceMeans(units, peeked)
+        body, mixed = np.minimum(units.service_us, threshold(units.service_us)), units.kind == MIXED
 
-    @cached_property
-    def body(self) -> Floats:
-        return np.minimum(self.units.service_us, threshold(self.units.service_us))
+        def mean(members: Any) -> Expansion:
+            return self.means.mean(body, np.asarray(members, dtype=np.bool_))
 
-    @cached_property
-    def mixed_base(self) -> Bools:
-        """The base's units in mixed slices."""
-        return np.asarray((self.units.kind == MIXED) & (self.units.arm == 0), dtype=np.bool_)
-
-    @cached_property
-    def base(self) -> Expansion:
-        """Mean of slices in which all follow the base."""
-        return self.means.mean(self.body, self.means.base)
-
-    @cached_property
-    def total(self) -> Expansion:
-        """All sessions with the instrument less all without it."""
-        instrument = np.asarray(self.units.kind == 1, dtype=np.bool_)
-        return self.means.mean(self.body, instrument) - self.base
-
-    @cached_property
-    def own(self) -> Expansion:
-        """In mixed slices: sessions that have the instrument less those that have not.
-
-        Each session is weighed as it is in all slices, and has both now and then.
-        """
-        treated = np.asarray((self.units.kind == MIXED) & (self.units.arm == 1), dtype=np.bool_)
-        return self.means.mean(self.body, treated) - self.means.mean(self.body, self.mixed_base)
-
-    @cached_property
-    def spillover(self) -> Expansion:
-        """Base sessions among instrumented ones less base sessions among their like."""
-        return self.means.mean(self.body, self.mixed_base) - self.base
+        self.base, among_others = mean(units.kind == 0), mean(mixed & (units.arm == 0))
+        self.total = mean(units.kind == 1) - self.base
+        self.own = mean(mixed & (units.arm == 1)) - among_others
+        self.spillover = among_others - self.base
 
     def interval(self, expansion: Expansion) -> Estimate:
         return self.reference(expansion).interval(expansion.value, expansion.se)
-
-    def percent(self, expansion: Expansion) -> Estimate:
-        factor = 100 / self.base.value if self.base.value > 0 else NAN
-        return self.interval(expansion).times(factor)
 
     def reference(self, expansion: Expansion) -> Reference:
         """Of both intervals, so that they say the same of zero."""

@@ -16,7 +16,7 @@ from pgtare.estimate.trial.comparison import Comparison, Yardstick
 from pgtare.estimate.trial.results import LiveArm
 from pgtare.estimate.trial.runs import Selection
 from pgtare.estimate.trial.strata import FirstRuns, LaterRuns, Units, mixed, nothing
-from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, threshold, weighted_threshold
+from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, alike, threshold, weighted_threshold
 from pgtare.estimate.trial.verdict import TAIL_TOLERANCE
 
 #: What is estimated of each transaction (N,).
@@ -92,18 +92,13 @@ class Strata:
         """Service times of arms, and their weights, which add up to 1; as for the cost of `arm`."""
         later = self.later.units
         of_later = later.service_us[np.isin(later.arm, arms)]
-        if not self.uses_first(arm):
-            return of_later, _alike(of_later, 1.0)
-        assert self.first is not None
+        if self.first is None or not self.uses_first(arm):
+            return alike(of_later)
         first = self.first.units
         of_first = first.service_us[np.isin(first.arm, arms)]
-        return np.concatenate([of_first, of_later]), np.concatenate(
-            [_alike(of_first, self.share), _alike(of_later, 1 - self.share)]
-        )
-
-
-def _alike(values: Floats, together: float) -> Floats:
-    return np.full(len(values), together / max(len(values), 1))
+        parts = alike(of_first, self.share), alike(of_later, 1 - self.share)
+        values, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return values, weights
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ class Failures:
     explained_us: what their rates and lengths alone do to the difference of the arms' bodies.
     """
 
-    n: int
     p: float  # two-sided, of "they fail as often as the base's"; NaN without data
     rate: float
     base_rate: float
@@ -51,7 +50,6 @@ class Failures:
             return (1 - share) * own + share * others
 
         return Failures(
-            n=self.n + other.n,
             p=min(1.0, 2 * min(self.p, other.p)),
             rate=both(self.rate, other.rate),
             base_rate=both(self.base_rate, other.base_rate),
@@ -172,7 +170,6 @@ class FailedRuns:
         rate, base_rate = _share(self.aborted[mine]), _share(self.aborted[base])
         both = mine | base
         return Failures(
-            n=int(self.aborted[mine].sum()),
             p=self.p(arm),
             rate=rate,
             base_rate=base_rate,

@@ -85,7 +85,6 @@ class Contention:
     reason: str
     base_us: float  # slices in which all sessions follow the base
     total_us: Estimate  # all sessions with the instrument less all without it
-    total_pct: Estimate
     own_us: Estimate  # in mixed slices: sessions that have it less those that have not
     spillover_us: Estimate  # on sessions that have not, where half of the others have it
     spillover_pct: Estimate

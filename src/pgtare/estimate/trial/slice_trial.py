@@ -29,7 +29,7 @@ from pgtare.estimate.trial.results import (
     TrialEstimate,
 )
 from pgtare.estimate.trial.slices import SliceMeans, select_slices
-from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, shared_threshold, threshold
+from pgtare.estimate.trial.threshold import THRESHOLD_QUANTILE, alike, threshold, weighted_threshold
 from pgtare.estimate.trial.timing import duration_s, switching
 from pgtare.estimate.trial.verdict import TAIL_TOLERANCE
 
@@ -45,26 +45,21 @@ def analyse_slices(obs: Observations, asked: Question) -> TrialEstimate:
 
 def live_slices(obs: Observations, design: Design) -> Live:
     """Each arm's body so far; see `live`."""
-    units = select_slices(obs, design).units
-    means = SliceMeans(units, peeked=True)
-    service_us = units.service_us
-    c = threshold(service_us[np.isin(units.kind, design.reference)])
-    base = means.mean(np.minimum(service_us, c), means.base)
-    arms = []
-    for index, arm in enumerate(design.arms[1:], start=1):
-        body = np.minimum(service_us, _shared(service_us, units.kind, index, design))
-        members = np.asarray(units.kind == index, dtype=np.bool_)
-        cost = means.mean(body, members) - means.mean(body, means.base)
-        arms.append(LiveArm.of(arm.name, cost, base.value, means.by_blocks(cost, 0, index)))
+    found = _SliceAnalysis(obs, Question(design, peeked=True))
+    compared = found.compared.arms
     return Live(
-        blocks=units.n_blocks,
-        arms=tuple(arms),
+        blocks=found.units.n_blocks,
+        arms=tuple(
+            LiveArm.of(arm.name, one.body, found.base.value, one.scale.reference(one.body))
+            for arm, one in zip(design.arms[1:], compared.values(), strict=True)
+        ),
     )
 
 
 def _shared(values: Floats, kind: Ints, arm: int, design: Design) -> float:
     """The threshold that the slices of an arm share with the base's and its control's."""
-    return shared_threshold(values[np.isin(kind, design.reference)], values[kind == arm])
+    base, other = (alike(values[np.isin(kind, each)]) for each in (design.reference, [arm]))
+    return weighted_threshold(base, other)
 
 
 class _SliceAnalysis:
@@ -93,10 +88,6 @@ class _SliceAnalysis:
         """min(x, c) of all units, c the arm's."""
         return np.asarray(np.minimum(self.units.service_us, self.c[arm]), dtype=np.float64)
 
-    def _exceeds(self, arm: int) -> Floats:
-        """1 if x > c, c the arm's."""
-        return (self.units.service_us > self.c[arm]).astype(np.float64)
-
     def _members(self, arm: int) -> Bools:
         return np.asarray(self.units.kind == arm, dtype=np.bool_)
 
@@ -107,7 +98,8 @@ class _SliceAnalysis:
         return self._mean(values, arm) - self._mean(values, 0)
 
     def _comparison(self, arm: int) -> Comparison:
-        exceeds, service_us = self._exceeds(arm), self.units.service_us
+        service_us = self.units.service_us
+        exceeds = (service_us > self.c[arm]).astype(np.float64)
         slow = int(exceeds[self._members(arm) | self._members(0)].sum()) // 2
         n = max(int(np.count_nonzero(self.means.base)), 1)
         pooled = 1 - THRESHOLD_QUANTILE
@@ -191,7 +183,6 @@ class _SliceAnalysis:
         )
         failed = units.aborted.astype(np.float64)
         return Failures(
-            n=int(np.count_nonzero(units.aborted[mine])),
             p=self._p(self.means.differences(failed, arm)),
             rate=rate,
             base_rate=base_rate,

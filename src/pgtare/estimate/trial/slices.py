@@ -37,7 +37,6 @@ class SliceUnits:
     backend: Ints  # ordinal among the sessions that are left, from 0
     slice: Ints
     block: Ints  # ordinal among the blocks of slices that are left, from 0
-    straddled: Bools
     aborted: Bools  # the transaction ended in an error
     weight: Floats  # how many units of its session's part of the slice it stands for
 
@@ -115,7 +114,6 @@ def select_slices(obs: Observations, design: Design) -> SliceSelection:
         backend=rows["backend"].astype(np.int64),
         slice=number,
         block=number // len(design.slices.kinds),
-        straddled=np.asarray(straddled, dtype=np.bool_),
         aborted=np.asarray(rows["flags"] & UnitFlag.ABORTED != 0, dtype=np.bool_),
         weight=_stands_for(rows["backend"].astype(np.int64) << 32 | number, usable, taken),
     )

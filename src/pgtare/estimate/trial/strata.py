@@ -30,14 +30,8 @@ class Units:
 
     def where(self, keep: Bools) -> Units:
         """Some of them; clusters keep their numbers."""
-        return Units(
-            self.service_us[keep],
-            self.cpu_us[keep],
-            self.arm[keep],
-            self.cluster[keep],
-            self.open[keep],
-            self.n_clusters,
-        )
+        columns = ("service_us", "cpu_us", "arm", "cluster", "open")
+        return replace(self, **{name: getattr(self, name)[keep] for name in columns})
 
     def as_cpu(self) -> Units:
         """The same with processor time in the place of service time."""

@@ -19,18 +19,9 @@ def threshold(values: Floats, quantile: float = THRESHOLD_QUANTILE) -> float:
     return float(np.quantile(values, quantile)) if values.size else NAN
 
 
-def shared_threshold(reference: Floats, arm: Floats) -> float:
-    """c, the 99.9th percentile of an equal mixture of the base's values and of an arm's.
-
-    reference: of the base and its control. Other arms have no part in it: what divides an arm's
-    body from its tail would else depend on what it is weighed with. Both sides count the same,
-    however many slots they have, and exchanging them moves nothing. A c from the base alone would
-    cut off what an arm adds to every transaction, if that is more than the base's own spread.
-    """
-    if not (reference.size and arm.size):
-        return NAN
-    weights = np.full(len(reference), 1 / len(reference)), np.full(len(arm), 1 / len(arm))
-    return weighted_threshold((reference, weights[0]), (arm, weights[1]))
+def alike(values: Floats, together: float = 1.0) -> tuple[Floats, Floats]:
+    """Values with weights that are all the same, and add up to this."""
+    return values, np.full(len(values), together / max(len(values), 1))
 
 
 def weighted_threshold(
@@ -38,9 +29,14 @@ def weighted_threshold(
     arm: tuple[Floats, Floats],
     quantile: float = THRESHOLD_QUANTILE,
 ) -> float:
-    """The same of values with weights, which add up to 1 on each side.
+    """c, the 99.9th percentile of an equal mixture of the base's values and of an arm's.
 
-    It is the least value with at most 0.1 % (1 - quantile) of the mixture above it.
+    Both are values with their weights, which add up to 1. It is the least value with at most 0.1 %
+    (1 - quantile) of the mixture above it. reference: of the base and its control. Other arms have
+    no part in it: what divides an arm's body from its tail would else depend on what it is weighed
+    with. Both sides count the same, however many slots they have, and exchanging them moves
+    nothing. A c from the base alone would cut off what an arm adds to every transaction, if that is
+    more than the base's own spread.
     """
     if not (reference[0].size and arm[0].size):
         return NAN

@@ -181,13 +181,12 @@ def _settles(evidence: Evidence) -> tuple[Reason, ...]:
 def _open_add(evidence: Evidence) -> tuple[Reason, ...]:
     """That a cost is understated, if many of the arm's transactions were still open."""
     left = evidence.unanswered
-    if left is None or not (left.imputed_us > evidence.margin_us or _more_are_open(left)):
+    if left is None:
+        return ()
+    more_are_open = left.p < OPEN_ALPHA and left.n > 0 and left.imputed_us > 0
+    if not (left.imputed_us > evidence.margin_us or more_are_open):
         return ()
     return (Reason(ReasonKind.OPEN_ADD, n=left.n),)
-
-
-def _more_are_open(left: Unanswered) -> bool:
-    return left.p < OPEN_ALPHA and left.n > 0 and left.imputed_us > 0
 
 
 def _doubts(evidence: Evidence, effect: Estimate) -> Reason | None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import psycopg
 
 from pgtare.estimate.trial.design import Arm, Design
 from pgtare.weighing.instruments.statement_logging import VERBOSE
-from pgtare.weighing.outside import settings_probe
 from pgtare.weighing.outside.loops import MOST_TPS, REST
 
 #: Lines that a statement has in the log at most, of parse, bind and execute, each with its text.
@@ -22,25 +18,6 @@ _MOST_STATEMENTS = 100_000 / (1 + REST)
 _FEW_PLANS = 100
 
 
-def announcements(
-    conns: Sequence[psycopg.Connection[Any]],
-    design: Design,
-    text: str,
-    duration_s: float,
-    *,
-    writes: bool,
-) -> list[str]:
-    """A sentence for each way in which a log grows.
-
-    conns: a session on the server of each arm. text: of one transaction's statements.
-    """
-    values = [
-        settings_probe.in_force(conn, arm.settings)
-        for conn, arm in zip(conns, design.arms, strict=True)
-    ]
-    return described(design, values, text, duration_s, writes=writes)
-
-
 def described(
     design: Design,
     values: Sequence[Mapping[str, str]],
@@ -49,7 +26,11 @@ def described(
     *,
     writes: bool,
 ) -> list[str]:
-    """As `announcements`. values: of each arm's settings, as pg_settings shows them."""
+    """A sentence for each way in which a log grows.
+
+    values: of each arm's settings, as pg_settings shows them. text: of one transaction's
+    statements.
+    """
     statements = text.count(";") + 1
     tps = min(MOST_TPS, _MOST_STATEMENTS / statements)
     unknown, known, mb = [], [], 0.0

@@ -80,7 +80,6 @@ class RunBlock:
     rows: npt.NDArray[Any]
     busy_s: float
     rested_s: float  # since the server was done
-    transactions: int
     error: str = ""
     sqlstate: str = ""
     failed_arm: int | None = None
@@ -218,7 +217,7 @@ class Loops:
         blocks = [self.burst(), self.paced()]
         if any(block.error for block in blocks):
             self.recover()
-        return [RunBlock(np.empty(0, RUN), took_s, 0.0, 0), *blocks]
+        return [RunBlock(np.empty(0, RUN), took_s, 0.0), *blocks]
 
     def fit(self, at_most_s: float = math.inf) -> RunBlock:
         """Find out how long a transaction of each arm takes, and how long runs are to be for that.
@@ -267,7 +266,7 @@ class Loops:
         self.pair_s = (1 + REST) * block_s * (burst + lengths.paced_dropped + lengths.paced)
         for seat in self.seats:
             seat.wire.patience_s = PATIENCE_S + self.pair_s
-        return RunBlock(np.empty(0, RUN), max(took_s.values()), 0.0, 1)
+        return RunBlock(np.empty(0, RUN), max(took_s.values()), 0.0)
 
     def _kinds(self) -> list[int]:
         """By arm: the first arm of the same seat and settings."""
@@ -302,8 +301,7 @@ class Loops:
             table.append(self._since_origin(seat, stamps))
         rested_s = time.monotonic() - began - busy_s
         rows = self._rows(np.concatenate(table), order, length, BURST)
-        count = len(order) * (length + lengths.dropped)
-        return RunBlock(rows, busy_s, rested_s, count, each_s=each_s)
+        return RunBlock(rows, busy_s, rested_s, each_s=each_s)
 
     def _burst_of(self, arms: Sequence[int], length: int, *, alone: bool) -> Answers:
         """Bursts of these arms, which share a seat. alone: nothing follows before the rest."""
@@ -364,8 +362,7 @@ class Loops:
                 return self._failed(Answers(error=wrong), self.seats[arm])
         rows = self._rows(np.concatenate(found), arms, 1, PACED)
         rested_s = time.monotonic() - began - busy_s
-        count = len(order) * (self.lengths.paced_dropped + self.lengths.paced)
-        return RunBlock(rows, busy_s, rested_s, count)
+        return RunBlock(rows, busy_s, rested_s)
 
     def _apart(self) -> list[tuple[int, Seat]]:
         """Each seat once, with its first arm."""
@@ -440,7 +437,7 @@ class Loops:
             seat.queued.clear()
         error = f"{at.name}: {answers.error}" if at.name else answers.error
         whose = arm if answers.sqlstate else None
-        return RunBlock(np.empty(0, RUN), took_s, 0.0, 0, error, answers.sqlstate, whose)
+        return RunBlock(np.empty(0, RUN), took_s, 0.0, error, answers.sqlstate, whose)
 
     @staticmethod
     def _since_origin(seat: Seat, stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

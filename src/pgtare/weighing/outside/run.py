@@ -57,6 +57,9 @@ from pgtare.weighing.weigh.result import describe_server, made
 from pgtare.weighing.weigh.schema import StoppedBy
 from pgtare.weighing.weigh.target import open_target
 
+#: A session on each server, by its name; "" if there is only one.
+Controls = Mapping[str, psycopg.Connection[Any]]
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -78,21 +81,23 @@ def chosen_way(request: Request) -> Request:
 
     Raises UsageError for options that need the module, MeasurementError if there is no server.
     """
+    driven = request.sql is not None or request.writes
     if request.servers or request.switches:
         return replace(request, outside=True)
+    if request.dsn is None and driven and not request.outside:
+        raise UsageError(
+            "--sql and --writes are for a weighing from outside: name the server with --dsn"
+        )
     if request.outside or request.dsn is None:
-        if not request.outside and (request.sql is not None or request.writes):
-            raise UsageError(
-                "--sql and --writes are for a weighing from outside: name the server with --dsn"
-            )
         return request
-    driven = request.sql is not None or request.writes
     if not driven:
         if request.load is not None and not request.load.scripts:
             return request  # a database of our own there, which needs the module
         with own_session.answered(), own_session.connect(request.dsn) as conn:
             ((has_module,),) = pooler.rows(conn, _HAS_MODULE)
-        if has_module or _needs_module(request):
+        # what only the module can do is asked for: then it is what is missing
+        needs_module = request.inject_ns or request.unit != "run" or request.participation < 1
+        if has_module or needs_module:
             return request
     return replace(request, outside=True)
 
@@ -101,11 +106,6 @@ _HAS_MODULE = """
 SELECT pg_catalog.to_regnamespace('pgtare') IS NOT NULL
     OR pg_catalog.current_setting('pgtare.enabled', true) IS NOT NULL
 """
-
-
-def _needs_module(request: Request) -> bool:
-    """Whether something was asked for that only the module can do: then it is what is missing."""
-    return bool(request.inject_ns) or request.unit != "run" or request.participation < 1
 
 
 def weigh(
@@ -118,84 +118,85 @@ def weigh(
 
     What Ctrl-C or a server that goes away left is returned, marked partial.
     """
-    stages = Stages(console)
     if request.servers:
-        return _compare(request, command, console)
+        return _weigh(request, None, "running servers", command, console)
     if request.dsn is not None:
         return _weigh(request, request.dsn, "running server", command, console)
-    with open_target(request, stages.say, confirm) as target:
+    with open_target(request, Stages(console).say, confirm) as target:
         return _weigh(request, target.dsn, target.kind, command, console)
 
 
-def _weigh(request: Request, dsn: str, kind: str, command: list[str], console: Console) -> Weighing:
+def _weigh(
+    request: Request, dsn: str | None, kind: str, command: list[str], console: Console
+) -> Weighing:
+    """dsn: of the server; None if several are compared."""
     stages = Stages(console)
     try:
-        with control_session(dsn) as control:
-            plan = make_plan(control, request)
+        with _planned(request, dsn) as (controls, plan):
             for line in describe(plan):
                 stages.say(line)
-            with driver(control, dsn, plan) as loops:
-                return OutsideRun(plan, {"": control}, loops, kind, command, console).run()
+            opened = _drivers(controls, plan) if dsn is None else driver(controls[""], dsn, plan)
+            with opened as loops:
+                return OutsideRun(plan, controls, loops, kind, command, console).run()
     except psycopg.Error as ex:
-        raise MeasurementError(f"the session was lost: {own_session.first_line(ex)}") from ex
-
-
-def _compare(request: Request, command: list[str], console: Console) -> Weighing:
-    stages = Stages(console)
-    try:
-        with contextlib.ExitStack() as stack:
-            controls = _controls(stack, request)
-            plan = make_comparison(controls, request)
-            for line in describe(plan):
-                stages.say(line)
-            with _drivers(controls, plan) as loops:
-                names = [server.name for server in request.servers]
-                by_name = dict(zip(names, controls, strict=True))
-                return OutsideRun(plan, by_name, loops, "running servers", command, console).run()
-    except psycopg.Error as ex:
-        raise MeasurementError(f"a server refused: {own_session.first_line(ex)}") from ex
-
-
-def _controls(stack: contextlib.ExitStack, request: Request) -> list[psycopg.Connection[Any]]:
-    """A session on each server."""
-    found = []
-    for server in request.servers:
-        with servers.at(server):
-            found.append(stack.enter_context(control_session(server.dsn)))
-    return found
-
-
-def make_comparison(controls: Sequence[psycopg.Connection[Any]], request: Request) -> Plan:
-    """What tells the servers apart, and the design. controls: a session on each server."""
-    found = [
-        servers.look(server, control)
-        for server, control in zip(request.servers, controls, strict=True)
-    ]
-    by_name = dict(zip((server.name for server in request.servers), controls, strict=True))
-    design = servers.design_of(request)
-    by_arm = [controls[number] for number in servers.by_arm(len(controls))]
-    logging = log_growth.announcements(
-        by_arm, design, _longest(request), request.duration_s, writes=request.writes
-    )
-    return Plan(request, design, {}, tuple(found), (*logging, *unwatched(by_name)))
+        what = "a server refused" if dsn is None else "the session was lost"
+        raise MeasurementError(f"{what}: {own_session.first_line(ex)}") from ex
 
 
 @contextlib.contextmanager
-def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterator[Loops]:
-    request = plan.request
+def _planned(request: Request, dsn: str | None) -> Iterator[tuple[Controls, Plan]]:
+    """A session on each server, and the plan."""
+    with contextlib.ExitStack() as stack:
+        if dsn is not None:
+            control = stack.enter_context(control_session(dsn))
+            yield {"": control}, make_plan(control, request)
+            return
+        controls = {}
+        for server in request.servers:
+            with servers.at(server):
+                controls[server.name] = stack.enter_context(control_session(server.dsn))
+        yield controls, make_comparison(controls, request)
+
+
+def make_comparison(controls: Controls, request: Request) -> Plan:
+    """What tells the servers apart, and the design."""
+    each = list(controls.values())
+    found = tuple(map(servers.look, request.servers, each))
+    design = servers.design_of(request)
+    by_arm = [each[number] for number in servers.by_arm(len(each))]
+    return Plan(request, design, {}, found, _notes(request, design, by_arm, controls))
+
+
+def _notes(
+    request: Request, design: Design, by_arm: Sequence[psycopg.Connection[Any]], controls: Controls
+) -> tuple[str, ...]:
+    """What else is said beforehand. by_arm: a session on the server of each arm."""
+    values = [
+        settings_probe.in_force(conn, arm.settings)
+        for conn, arm in zip(by_arm, design.arms, strict=True)
+    ]
+    logging = log_growth.described(
+        design, values, _longest(request), request.duration_s, writes=request.writes
+    )
+    return (*logging, *unwatched(controls))
+
+
+@contextlib.contextmanager
+def _drivers(controls: Controls, plan: Plan) -> Iterator[Loops]:
+    """Sessions on each server, one for each arm."""
+    request, each = plan.request, list(controls.values())
     rng = random.Random(request.seed)
-    source = source_of(controls, plan, rng)
-    sessions = ServerSessions(request.servers, controls, source, request.writes, rng)
+    source = source_of(each, plan, rng)
+    settings = {} if request.writes else {READ_ONLY_SETTING: "on"}
+    sessions = ServerSessions(request.servers, each, source, request.writes, rng)
     with contextlib.closing(sessions):
-        settings = {} if request.writes else {READ_ONLY_SETTING: "on"}
-        arms = [settings for _ in plan.design.arms]
         began = time.monotonic()
         first = sessions.first()
         yield Loops(
             first,
             source,
             plan.design,
-            arms,
+            [settings for _ in plan.design.arms],
             rng,
             anew=sessions.anew,
             anew_s=servers.epoch_s(request),
@@ -205,18 +206,11 @@ def _drivers(controls: Sequence[psycopg.Connection[Any]], plan: Plan) -> Iterato
 
 def dry_run(request: Request) -> list[str]:
     """What would be done; looks at the servers, changes nothing there."""
-    if request.servers:
-        with contextlib.ExitStack() as stack:
-            controls = _controls(stack, request)
-            plan = make_comparison(controls, request)
-            source_of(controls, plan, random.Random(request.seed))
-            return describe(plan)
-    if request.dsn is None:
+    if request.dsn is None and not request.servers:
         raise UsageError("--dry-run from outside looks at a server: name it with --dsn")
-    with control_session(request.dsn) as control:
-        plan = make_plan(control, request)
-        source_of([control], plan, random.Random(request.seed))
-        return [*describe(plan), *planning.arms_lines(plan.design)]
+    with _planned(request, request.dsn) as (controls, plan):
+        source_of(list(controls.values()), plan, random.Random(request.seed))
+        return [*describe(plan), *([] if plan.servers else planning.arms_lines(plan.design))]
 
 
 def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
@@ -242,54 +236,57 @@ def make_plan(control: psycopg.Connection[Any], request: Request) -> Plan:
     own = settings_probe.own_values(control, design.setting_names)
     if idle := settings_probe.idle(control, arms, own):
         raise UsageError("\n".join(idle))
-    logging = log_growth.announcements(
-        [control] * len(arms), design, _longest(asked), asked.duration_s, writes=asked.writes
-    )
-    return Plan(asked, design, left_out, notes=(*logging, *unwatched({"": control})))
+    notes = _notes(asked, design, [control] * len(arms), {"": control})
+    return Plan(asked, design, left_out, notes=notes)
 
 
 def _said(left_out: Mapping[str, str]) -> list[str]:
     return [f"{name}: {why}" for name, why in left_out.items()]
 
 
-def describe(plan: Plan) -> list[str]:
+def describe(plan: Plan) -> Iterator[str]:
     """What will be done, in words, before it is."""
     if plan.servers:
-        return _describe_servers(plan)
-    lines = [
-        "weighing from outside: settings are switched in one session of our own, which runs "
-        f"{name_of_load(plan.request)}; your application's sessions are not touched",
-        "the server works for it at most a quarter of the time; a parallel plan on several "
-        "processors",
-    ]
-    if plan.request.writes:
-        lines.append(
-            f"they may write, up to {MOST_TPS:,} transactions a second: what they do stays done"
+        yield from _of_servers(plan)
+    else:
+        yield (
+            "weighing from outside: settings are switched in one session of our own, which runs "
+            f"{name_of_load(plan.request)}; your application's sessions are not touched"
         )
-    return [*lines, *plan.notes, *(f"left out: {line}" for line in _said(plan.left_out))]
+        yield (
+            "the server works for it at most a quarter of the time; a parallel plan on several "
+            "processors"
+        )
+        if plan.request.writes:
+            most = f"up to {MOST_TPS:,} transactions a second"
+            yield f"they may write, {most}: what they do stays done"
+    yield from plan.notes
+    yield from (f"left out: {line}" for line in _said(plan.left_out))
 
 
-def _describe_servers(plan: Plan) -> list[str]:
-    first, *others = plan.servers
-    named = [f"{server.name} (PostgreSQL {server.version})" for server in (first, *others)]
-    lines = [
-        f"comparing {', '.join(named[1:])} with {named[0]}: sessions of our own on each in turn, "
-        f"which run {name_of_load(plan.request)}; your application's sessions are not touched",
+def _of_servers(plan: Plan) -> Iterator[str]:
+    first, *others = [f"{server.name} (PostgreSQL {server.version})" for server in plan.servers]
+    yield (
+        f"comparing {', '.join(others)} with {first}: sessions of our own on each in turn, "
+        f"which run {name_of_load(plan.request)}; your application's sessions are not touched"
+    )
+    yield (
         "the servers together work for it at most a quarter of the time; a parallel plan on "
-        "several processors",
+        "several processors"
+    )
+    yield (
         f"sessions count in {BATCHES} batches of the time, and {LEAST_BATCHES} are the fewest for "
-        f"an answer: {numbers.seconds(LEAST_BATCHES * plan.design.batch_s)}",
-    ]
+        f"an answer: {numbers.seconds(LEAST_BATCHES * plan.design.batch_s)}"
+    )
     for one, other in itertools.combinations(plan.servers, 2):
         if other.is_the_same(one):
-            lines.append(f"{other.name} and {one.name} are the same server")
+            yield f"{other.name} and {one.name} are the same server"
     epoch_s = servers.epoch_s(plan.request)
     if epoch_s * LEAST_BATCHES > plan.request.duration_s:
-        lines.append(
+        yield (
             f"too short for an answer: {LEAST_BATCHES} sessions are needed, of "
             f"{numbers.seconds(epoch_s)} each (--duration)"
         )
-    return [*lines, *plan.notes]
 
 
 def name_of_load(request: Request) -> str:
@@ -390,25 +387,22 @@ class Course(Protocol):
         """What is known when it is over. rows: of dtype RUN."""
 
 
+@dataclass
 class OutsideRun:
-    """One trial, from the warm-up to the result. controls: a session on each server, by name."""
+    """One trial, from the warm-up to the result."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        controls: Mapping[str, psycopg.Connection[Any]],
-        loops: Loops,
-        kind: str,
-        command: list[str],
-        console: Console,
-        course: Course | None = None,
-    ) -> None:
-        self.course = course
-        self.request, self.plan, self.controls, self.loops = plan.request, plan, controls, loops
-        self.control = next(iter(controls.values()))
-        self.kind, self.command, self.console = kind, command, console
-        self.stages = Stages(console)
-        self._said_too_short = False
+    plan: Plan
+    controls: Controls
+    loops: Loops
+    kind: str
+    command: list[str]
+    console: Console
+    course: Course | None = None
+    _said_too_short: bool = False
+
+    def __post_init__(self) -> None:
+        self.request, self.stages = self.plan.request, Stages(self.console)
+        self.control = next(iter(self.controls.values()))
 
     def run(self) -> Weighing:
         """Warm up, measure, estimate. Raises UsageError, MeasurementError."""
@@ -557,14 +551,11 @@ class OutsideRun:
         )
 
 
-def _warnings(got: OutsideRecording, estimate: TrialEstimate, *, servers: bool) -> list[str]:
-    found = []
+def _warnings(got: OutsideRecording, estimate: TrialEstimate, *, servers: bool) -> Iterator[str]:
     if got.trouble:
-        found.append(
-            f"It ended early: {got.trouble}. No verdict is drawn from what was measured before."
-        )
+        yield f"It ended early: {got.trouble}. No verdict is drawn from what was measured before."
     if got.failed_blocks:
-        found.append(
+        yield (
             f"{got.failed_blocks} of {numbers.counted(got.blocks, 'block')} ended in an error, and "
             "were left out whole."
         )
@@ -574,9 +565,8 @@ def _warnings(got: OutsideRecording, estimate: TrialEstimate, *, servers: bool) 
         if servers:
             whose, what, how = "one server's", "differences", "wrong"
         none = "" if disturbed <= DISTURBED_MANY else "; nothing is called free of cost"
-        found.append(
+        yield (
             f"{disturbed:.0f} % of {whose} bursts took much longer than usual: {what} may read "
             f"{how}{none}. Weigh again when the server has less to do; if the script's own "
             "transactions differ so much, weigh the slow ones apart."
         )
-    return found

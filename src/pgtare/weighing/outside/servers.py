@@ -20,7 +20,7 @@ from pgtare.weighing.outside.loops import Seat
 from pgtare.weighing.outside.session import SET_ALIKE, driven_session, end
 from pgtare.weighing.outside.transactions import Source
 from pgtare.weighing.outside.wire import Wire
-from pgtare.weighing.weigh import outside_schema
+from pgtare.weighing.weigh import outside_schema, schema
 from pgtare.weighing.weigh.request import Request, ServerAddress
 from pgtare.weighing.weigh.result import own_settings, system_identifier
 
@@ -171,14 +171,14 @@ class FoundServer:
     name: str
     version: str
     standby: bool
-    identifier: str | None
+    system_identifier: str | None
     started: str
     settings: dict[str, str]
 
     def is_the_same(self, other: FoundServer) -> bool:
         """Whether it is the other server, under another name."""
-        mine, theirs = (self.identifier, self.started), (other.identifier, other.started)
-        return mine == theirs and self.standby == other.standby
+        each = [(one.system_identifier, one.started, one.standby) for one in (self, other)]
+        return each[0] == each[1]
 
 
 def look(server: ServerAddress, control: psycopg.Connection[Any]) -> FoundServer:
@@ -200,11 +200,9 @@ def infos(found: Sequence[FoundServer]) -> list[outside_schema.ServerInfo]:
     # what only some have comes last: it may be of another version, or hidden from the role
     differ.sort(key=lambda name: any(name not in server.settings for server in found))
     return [
-        outside_schema.ServerInfo(
-            name=server.name,
-            version=server.version,
-            standby=server.standby,
-            system_identifier=server.identifier,
+        schema.filled(
+            outside_schema.ServerInfo,
+            server,
             settings={name: server.settings.get(name) for name in differ},
         )
         for server in found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from pgtare.errors import UsageError
-from pgtare.estimate.sequential import MIN_BLOCKS, SLICE_BLOCKS, width_reached
+from pgtare.estimate.sequential import MIN_BLOCKS, width_reached
 from pgtare.estimate.trial.bursts import DISTURBED_SOME
 from pgtare.estimate.trial.design import LEAST_BATCHES
 from pgtare.estimate.trial.results import Live, LiveArm
@@ -58,11 +58,8 @@ def limits_of(request: Request) -> dict[str, float]:
     """The limits of the instruments, or of all servers but the first, as shares, by name."""
     names = [choice.name for choice in request.chosen]
     names += [server.name for server in request.servers[1:]]
-    return {name: limit for name in names if (limit := _limit(request, name)) is not None}
-
-
-def _limit(request: Request, name: str) -> float | None:
-    return request.budget if name == TOGETHER else request.at_most
+    limits = {name: request.budget if name == TOGETHER else request.at_most for name in names}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def reason_to_stop(
@@ -75,7 +72,7 @@ def reason_to_stop(
         100 * request.precision,
         now.blocks,
         seconds,
-        LEAST_BATCHES if request.servers else MIN_BLOCKS if request.unit == "run" else SLICE_BLOCKS,
+        LEAST_BATCHES if request.servers else MIN_BLOCKS,
     )
     if narrow:
         return "precision"
@@ -156,9 +153,10 @@ def with_limits(
         state = states[name] if _stands(arms[name], states[name]) else "undecided"
         bursts = seen[name].waiting is None or seen[name].least_pct - off_pct > 100 * limit
         waiting = state == "above" and not bursts
-        if (waiting or state == "below") and not _waiting_stands(arms[name], result):
-            state, waiting = "undecided", False
-        if _reads_wrong(state, result):
+        needs_waiting = waiting or state == "below"
+        if _reads_wrong(state, result) or (
+            needs_waiting and not _waiting_stands(arms[name], result)
+        ):
             state, waiting = "undecided", False
         found.append(Limit(name=name, at_most_pct=100 * limit, state=state, waiting=waiting))
     return result.model_copy(update={"limits": found})

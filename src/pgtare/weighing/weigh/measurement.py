@@ -37,15 +37,6 @@ class Weighing:
     design: Design
 
 
-@dataclass(frozen=True)
-class _After:
-    """What the server said once the trial had ended."""
-
-    outside: int
-    took_part_pct: float | None
-    counters: Snapshot
-
-
 class Measurement:
     """A trial of a plan, from the look before it to the result; for `with` of the caller's making.
 
@@ -58,8 +49,8 @@ class Measurement:
         self._server = result.describe_server(module.conn, info, kind, plan.design.setting_names)
         self._before = snapshot(module.conn, plan.request.chosen)
         self._counted_before = participation.count(module)
-        self._recording: recording.TrialRecording | None = None
-        self._after: _After | None = None
+        #: How it went; sessions that took no part; the share that did, in percent; counters.
+        self._ended: tuple[recording.TrialRecording, int, float | None, Snapshot] | None = None
 
     def end(
         self, got: recording.TrialRecording, stop_load: Callable[[], None] = lambda: None
@@ -88,8 +79,7 @@ class Measurement:
                 took_part_pct = participation.share_pct(
                     self._counted_before, counted, got.status, got.duration_s
                 )
-        self._recording = got
-        self._after = _After(outside, took_part_pct, snapshot(self.module.conn, chosen))
+        self._ended = got, outside, took_part_pct, snapshot(self.module.conn, chosen)
 
     def weighing(
         self,
@@ -104,12 +94,11 @@ class Measurement:
 
         load: its description. decided: the look by which a limit was decided.
         """
-        got, after = self._recording, self._after
-        assert got is not None
-        assert after is not None
+        assert self._ended is not None
+        got, outside, took_part_pct, counters = self._ended
         plan = replace(self.plan, warnings=(*self.plan.warnings, *warnings))
         design, request = plan.design, plan.request
-        proofs = prove(design.arms, request.chosen, got.observations, self._before, after.counters)
+        proofs = prove(design.arms, request.chosen, got.observations, self._before, counters)
         estimate = analyse(
             got.observations,
             design,
@@ -126,8 +115,8 @@ class Measurement:
             proofs,
             load,
             self._server,
-            after.outside,
-            after.took_part_pct,
+            outside,
+            took_part_pct,
             command,
             steal_pct=steal_pct,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -212,29 +212,24 @@ def make_plan(
     return WeighPlan(request, design, population, there, warnings, short)
 
 
-def _warnings(request: Request) -> list[str]:
-    found = []
+def _warnings(request: Request) -> Iterator[str]:
     load = request.load
     if load and load.clients > cores() and load.rate is None and request.headroom is None:
-        found.append(
+        yield (
             f"{load.clients} clients on {cores()} cores: service times include waiting for a "
             "processor, and a slow arm delays the others' transactions. Read the CPU column too."
         )
     if request.unit != "run" and request.participation < 1:
-        found.append(
+        yield (
             "Only a share of the sessions takes part, so a slice of an arm is no server in which "
             "all have it: what sessions do to each other is understated."
         )
-    if (
-        load
-        and load.protocol == "prepared"
-        and any("compute_query_id" in choice.settings for choice in request.chosen)
-    ):
-        found.append(
+    query_id = any("compute_query_id" in choice.settings for choice in request.chosen)
+    if load and load.protocol == "prepared" and query_id:
+        yield (
             "With prepared statements query ids are computed once, when a statement is parsed, "
             "whatever the arm says later: weigh pg_stat_statements_prepared instead."
         )
-    return found
 
 
 def _block_line(design: Design) -> str:

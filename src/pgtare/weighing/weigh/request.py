@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -83,15 +82,9 @@ class Request:
         return self.at_most is not None or self.budget is not None
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.duration_s) or not 0 < self.duration_s <= LONGEST_S:
+        if not 0 < self.duration_s <= LONGEST_S:
             raise UsageError("--duration must be over 0 seconds and at most a week")
-        if not 0 < self.margin < 1:
-            raise UsageError("--margin must be over 0 % and below 100 %")
-        if self.precision is not None and not 0 < self.precision < 1:
-            raise UsageError("--precision must be over 0 % and below 100 %")
         for option, limit in (("--at-most", self.at_most), ("--budget", self.budget)):
-            if limit is not None and not 0 < limit < 10:
-                raise UsageError(f"{option} must be over 0 % and below 1000 %")
             if limit is not None and not self.chosen and not self.servers and not self.switches:
                 raise UsageError(f"{option} is a limit of instruments: name one")
             if limit is not None and self.unit != "run":

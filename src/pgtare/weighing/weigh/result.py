@@ -58,17 +58,9 @@ def estimated(
 
 def estimated_design(estimate: TrialEstimate, design: Design) -> dict[str, Any]:
     """The fields of a result's design that come with the estimate."""
-    slices = None
-    if design.slices:
-        slices = schema.SliceInfo(
-            kinds=list(design.slices.kinds),
-            min_us=design.slices.min_us,
-            max_us=design.slices.max_us,
-            guard_us=design.slices.guard_us,
-            straddled_pct=schema.number(estimate.straddled_pct),
-        )
+    slices, straddled_pct = design.slices, schema.number(estimate.straddled_pct)
     return {
-        "slices": slices,
+        "slices": slices and schema.filled(schema.SliceInfo, slices, straddled_pct=straddled_pct),
         "runs": schema.RunInfo(**vars(design.runs)),
         "margin_pct": estimate.margin_pct,
         "peeked": estimate.peeked,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -73,8 +73,8 @@ def weigh(
 def dry_run(request: Request) -> list[str]:
     """The plan; looks at the server, changes nothing there."""
     design = planning.design_of(request)
+    plan = WeighPlan(request, design, trials.Population(None), 0, ())
     if request.dsn is None:
-        plan = WeighPlan(request, design, trials.Population(None), 0, ())
         return planning.describe(plan, None)
     with own_session.connect(request.dsn) as conn:
         pooler.require_one_session(conn, request.dsn, PURPOSE)
@@ -85,22 +85,18 @@ def dry_run(request: Request) -> list[str]:
             plan = planning.make_plan(conn, request)
         else:
             require_installed(conn, request)
-            plan = WeighPlan(request, design, trials.Population(None), 0, ())
         return planning.describe(plan, planning.transaction_rate(conn))
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        request: Request,
-        target: WeighTarget,
-        command: list[str],
-        console: Console,
-        stages: Stages,
-        during: DuringTrial,
-    ) -> None:
-        self.request, self.target, self.command = request, target, command
-        self.console, self.stages, self.during = console, stages, during
+    request: Request
+    target: WeighTarget
+    command: list[str]
+    console: Console
+    stages: Stages
+    during: DuringTrial
+    saturation: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> Weighing:
         with own_session.connect(
@@ -117,7 +113,7 @@ class _Run:
                 plan = planning.make_plan(
                     conn, self.request, load.application_name if load else None
                 )
-                plan = dataclasses.replace(plan, warnings=(*plan.warnings, *found))
+                plan = replace(plan, warnings=(*plan.warnings, *found))
                 if load is None:
                     there = plan.sessions_there
                     self.stages.say(
@@ -150,14 +146,16 @@ class _Run:
         self.stages.say("finding the saturation rate")
         saturation = find_saturation(find_pgbench(self.target.binaries), self.target.dsn, spec)
         self.saturation = saturation.describe()
-        return dataclasses.replace(spec, rate=saturation.rate(self.request.headroom))
+        return replace(spec, rate=saturation.rate(self.request.headroom))
 
     def _measure(
         self, module: Trials, info: ModuleInfo, plan: WeighPlan, load: PgbenchLoad | None
     ) -> Weighing:
         request = self.request
         measurement = Measurement(module, info, plan, self.target.kind)
-        pids = self._local_pids(module, plan)
+        # the sessions' processes, if the server is known to be on this machine
+        ours = request.dsn is None
+        pids = planning.sessions_there(module.conn, plan.population) if ours else []
         with (
             self.during(module.conn),
             Display(self.console, request.duration_s, planning.nobody(plan)) as display,
@@ -193,12 +191,6 @@ class _Run:
             steal_pct=window.steal_pct,
             decided=decided[0] if decided else None,
         )
-
-    def _local_pids(self, module: Trials, plan: WeighPlan) -> list[int]:
-        """The sessions' processes, if the server is known to be on this machine."""
-        if self.request.dsn is not None:
-            return []
-        return planning.sessions_there(module.conn, plan.population)
 
     def _describe_load(self, load: PgbenchLoad | None) -> dict[str, Any]:
         if load is None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from pgtare.errors import MeasurementError
-from pgtare.estimate.inference import Estimate
 from pgtare.estimate.trial.analysis import analyse
 from pgtare.estimate.trial.design import Arm, Design, block_layout
 from pgtare.estimate.trial.observations import Observations, UnitFlag
@@ -132,36 +131,28 @@ def _record(
 
 
 def _estimator_checks(figures: Calibration) -> list[Check]:
-    lo, hi = FALSE_POSITIVES
-    checks = [
-        _rate_check("A/A false positives at 5 %", figures.false_positives, lo, hi),
-        _rate_check(
-            "failures alike in all arms, found to differ at 5 %",
-            figures.false_failures,
-            *FALSE_FAILURES,
-        ),
-        _rate_check(
-            "one transaction in twenty fails, found", figures.failures_found, *FAILURES_FOUND
-        ),
+    spells = "failures alike in all arms, found to differ at 5 %"
+    rates = [
+        ("A/A false positives at 5 %", figures.false_positives, FALSE_POSITIVES),
+        (spells, figures.false_failures, FALSE_FAILURES),
+        ("one transaction in twenty fails, found", figures.failures_found, FAILURES_FOUND),
     ]
     for kind, rate in figures.body_coverage.items():
         if kind not in figures.raw_coverage:
-            checks.append(_rate_check(f"95 % interval covers an injected {kind}", rate, *COVERAGE))
+            rates.append((f"95 % interval covers an injected {kind}", rate, COVERAGE))
     for kind, rate in figures.percent_coverage.items():
-        checks.append(_rate_check(f"the same in percent, {kind}", rate, *COVERAGE))
+        rates.append((f"the same in percent, {kind}", rate, COVERAGE))
     for kind, rate in figures.raw_coverage.items():
-        checks.append(_tail_check(f"95 % interval of body + tail covers an injected {kind}", rate))
-    return checks
+        what = f"95 % interval of body + tail covers an injected {kind}"
+        rates.append((what, rate, TAIL_COVERAGE))
+    return [_rate_check(*rate) for rate in rates]
 
 
-def _tail_check(name: str, rate: Rate) -> Check:
+def _rate_check(name: str, rate: Rate, wanted: tuple[float, float]) -> Check:
     """A recording that is too short to judge the tail says nothing against the scale."""
-    if rate.trials:
-        return _rate_check(name, rate, *TAIL_COVERAGE)
-    return Check(name, "not judged", f"{STALL_UNITS[0]:,} transactions in a recording", True)
-
-
-def _rate_check(name: str, rate: Rate, lo: float, hi: float) -> Check:
+    if not rate.trials:
+        return Check(name, "not judged", f"{STALL_UNITS[0]:,} transactions in a recording", True)
+    lo, hi = wanted
     return Check(
         name,
         f"{100 * rate.rate:.1f} % of {rate.trials:,}",
@@ -180,7 +171,8 @@ def _effect_checks(recorded: tuple[Design, Observations]) -> list[Check]:
             raise MeasurementError("the recording holds no whole block; raise --duration")
         truth = arm.inject_ns / 1000
         effect = found.answer.us
-        lo, hi = _wider(effect)
+        half = effect.half_width * _WIDER
+        lo, hi = effect.estimate - half, effect.estimate + half
         # a busy-wait ends with the clock reading that finds it over, and leaves colder caches
         slack = 0.1 + 0.01 * truth if truth else 0.0
         checks.append(
@@ -192,11 +184,6 @@ def _effect_checks(recorded: tuple[Design, Observations]) -> list[Check]:
             )
         )
     return checks
-
-
-def _wider(e: Estimate) -> tuple[float, float]:
-    half = (e.hi - e.lo) / 2 * _WIDER
-    return e.estimate - half, e.estimate + half
 
 
 def _arrival_check(data: Observations) -> Check:

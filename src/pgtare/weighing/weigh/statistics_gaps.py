@@ -11,6 +11,12 @@ from pgtare.weighing.weigh.request import Request
 
 #: How settings that observe say that they do not.
 _OFF = ("off", "none", "-1", "0")
+#: A setting, with its unit, and whether this session has no query id.
+_NOW = (
+    "SELECT setting, pg_catalog.current_setting(name), (SELECT query_id IS NULL FROM"
+    " pg_catalog.pg_stat_activity WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())"
+    " FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) %s"
+)
 
 
 def holes(conn: psycopg.Connection[Any], request: Request, design: Design) -> list[str]:
@@ -60,22 +66,13 @@ def _is_now(conn: psycopg.Connection[Any], name: str, value: str) -> bool:
     """Whether a setting has this value, as far as its text tells, or does what it says."""
     if (name, value) == ("compute_query_id", "on"):
         return _on_now(conn, name) is not None
-    row = conn.execute(
-        "SELECT setting, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings"
-        " WHERE name OPERATOR(pg_catalog.=) %s",
-        (name,),
-    ).fetchone()
+    row = conn.execute(_NOW, (name,)).fetchone()
     return row is not None and value.lower() in (row[0].lower(), row[1].lower())
 
 
 def _on_now(conn: psycopg.Connection[Any], name: str) -> str | None:
     """A setting's value if it makes the server observe something, else None."""
-    row = conn.execute(
-        "SELECT setting, pg_catalog.current_setting(name), (SELECT query_id IS NULL FROM"
-        " pg_catalog.pg_stat_activity WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())"
-        " FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) %s",
-        (name,),
-    ).fetchone()
+    row = conn.execute(_NOW, (name,)).fetchone()
     if row is None or row[0] in _OFF:
         return None
     if name == "compute_query_id" and row[0] != "on" and row[2]:

@@ -52,7 +52,9 @@ def save(directory: Path, design: Design, observations: Observations, result: We
         npz.write(
             place / OBSERVATIONS_FILE, {name: observations[name] for name in _names(_dtype(design))}
         )
-        files.write_text(place / DESIGN_FILE, _design_json(design, len(observations)))
+        described = {**dataclasses.asdict(design), "observations": len(observations)}
+        document = json.dumps({"schema": DESIGN_SCHEMA, **described}, indent=2)
+        files.write_text(place / DESIGN_FILE, document + "\n")
         files.write_text(place / RESULT_FILE, result.to_json() + "\n")
 
 
@@ -86,11 +88,6 @@ def load(directory: Path) -> Stored:
 def load_result(path: Path) -> WeighResult:
     """Read one result document of schema `pgtare.weigh/2`; errors as in `load`."""
     return artefact.parsed(WeighResult, RESULT.read(path), path)
-
-
-def _design_json(design: Design, rows: int) -> str:
-    document = {"schema": DESIGN_SCHEMA, **dataclasses.asdict(design), "observations": rows}
-    return json.dumps(document, indent=2) + "\n"
 
 
 def _read_design(path: Path) -> tuple[Design, int]:

@@ -13,8 +13,9 @@ from pgtare.errors import MeasurementError, UsageError
 from pgtare.postgres import own_session, pooler
 from pgtare.weighing.switches import COMMAND_S, Kind, Switch
 from pgtare.weighing.whole_server import configuration
-from pgtare.weighing.whole_server.commands import Note, NotReturned, Process, end_earlier, run
+from pgtare.weighing.whole_server.commands import NotReturned, Process, end_earlier, run
 from pgtare.weighing.whole_server.configuration import Before, PutBack
+from pgtare.weighing.whole_server.restore_file import RunningNote
 from pgtare.weighing.whole_server.setting_values import setting_now
 
 _SHOWN_POLL_S = 0.5
@@ -70,7 +71,7 @@ class Changer:
     touched: list[bool] = field(default_factory=list)
     #: What has been put back so far.
     done: list[PutBack] = field(default_factory=list)
-    note: Note | None = None
+    note: RunningNote | None = None
     hurry: Callable[[], bool] = lambda: False
     directory: str | None = None
     #: Whether others may have begun since the first change: there was a time without our session.

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import psutil
 
@@ -20,6 +20,7 @@ from pgtare.postgres.load.process import die_with
 from pgtare.weighing.switches import COMMAND_S
 from pgtare.weighing.whole_server import lasting_shell
 from pgtare.weighing.whole_server.process_keeper import ENDS_S
+from pgtare.weighing.whole_server.restore_file import RunningNote
 
 #: A process that ends so soon after its start has failed, in s.
 _STARTS_S = 0.5
@@ -61,28 +62,16 @@ def printed_by(ex: BaseException) -> str:
     return ex.printed if isinstance(ex, CommandFailed) else ""
 
 
-class Note(Protocol):
-    """Where it is kept which command is under way: a shell that leads a session of its own."""
-
-    def begins(self) -> None:
-        """Called by the shell before its command."""
-
-    def is_over(self) -> None:
-        """Its command has returned, or nothing of it is left."""
-
-    def read(self) -> tuple[int, float] | None:
-        """The session, and when it began, in s since 1970."""
-
-
 def run(
     command: str,
     what: str,
-    note: Note | None = None,
+    note: RunningNote | None = None,
     hurry: Callable[[], bool] = lambda: False,
     directory: str | None = None,
 ) -> None:
     """Run a command until it returns. what: for the sentence if it fails.
 
+    note: where it is kept that it is under way.
     hurry: whether everything is to be put back: then it is ended soon if it does not return.
     directory: in which it runs; None: in ours.
     Raises MeasurementError if it fails, NotReturned.
@@ -109,7 +98,7 @@ def run(
         raise CommandFailed(f"{what}: the command failed (status {status})", started.text())
 
 
-def end_earlier(note: Note) -> None:
+def end_earlier(note: RunningNote) -> None:
     """Wait for the end of a command that a process ran which was killed; end it if it takes long.
 
     Raises MeasurementError if it cannot be ended: what it does last would undo what we do now.
@@ -260,7 +249,7 @@ class Started:
     """A command under way, which ends with the process that runs us."""
 
     def __init__(
-        self, command: str, note: Note | None = None, directory: str | None = None
+        self, command: str, note: RunningNote | None = None, directory: str | None = None
     ) -> None:
         self._output, self._note = _Output(), note
         self._watch, self._pipe = lasting_shell.start(_WATCH, subprocess.DEVNULL)

@@ -205,6 +205,12 @@ class Before:
     place: str | None = None
 
 
+def _value(conn: psycopg.Connection[Any], query: str, *parameters: str) -> Any:
+    """The first column of the first row; None if there is none."""
+    row = conn.execute(query.encode(), parameters or None).fetchone()
+    return row[0] if row else None
+
+
 def is_secret(name: str) -> bool:
     """Whether a setting's value may be one, and must not be kept in a result."""
     return is_private(name, is_text=not name.startswith(_ONLY_COUNT))
@@ -239,13 +245,12 @@ def look(
         _refuse_managed(conn, switch, _MANAGED_FILES)
         refuse_pending(conn)
         entry, value = _entry(conn, name), current(conn, name)
-        server = conn.execute(_IDENTITY).fetchone()
-        may = conn.execute(_MAY, (name,)).fetchone()
+        server, may = _value(conn, _IDENTITY), _value(conn, _MAY, name)
     except errors.InsufficientPrivilege as ex:
         raise UsageError(_rights(conn, switch, first_line(ex))) from ex
-    if not (may and may[0]):
+    if not may:
         raise UsageError(_rights(conn, switch, "one of them is missing"))
-    if server is None or server[0] is None:
+    if server is None:
         raise UsageError(
             f"--reload {switch.name}: the server cannot be told from its copies, so nothing is "
             "changed there"
@@ -254,7 +259,7 @@ def look(
         raise UsageError(
             f"--reload {switch.name}: {name} is {value} already: there is nothing to weigh"
         )
-    return Before(entry, value, str(server[0]), _place(conn))
+    return Before(entry, value, str(server), _place(conn))
 
 
 def _stands(now: SettingNow, value: str) -> bool:
@@ -282,11 +287,11 @@ def require_value(now: SettingNow, value: str, of: str) -> None:
 
 def _refuse_managed(conn: psycopg.Connection[Any], switch: Switch, query: str) -> None:
     """Raise UsageError if somebody else writes the configuration, or has forbidden to."""
-    managed = conn.execute(query.encode()).fetchone()
+    managed = _value(conn, query)
     if managed is not None:
         other = _OTHER_WAY.format(name=switch.name, setting=switch.setting, value=switch.value)
         raise UsageError(
-            f"--reload {switch.name}: {managed[0]} writes this server's configuration: {other}"
+            f"--reload {switch.name}: {managed} writes this server's configuration: {other}"
         )
 
 
@@ -304,11 +309,10 @@ def identity(conn: psycopg.Connection[Any]) -> str:
     """
     found = []
     for query in (_SYSTEM, _MADE, _STARTED):
+        value = None
         with contextlib.suppress(errors.InsufficientPrivilege):
-            row = conn.execute(query.encode()).fetchone()
-            found.append(str(row[0]) if row and row[0] is not None else "")
-            continue
-        found.append("")
+            value = _value(conn, query)
+        found.append("" if value is None else str(value))
     return "/".join(found)
 
 
@@ -336,8 +340,7 @@ def require_same(
     left: a setting, and the entry that we left there. It tells the server from its copies if all
     files were given another owner or other rights, as some containers do when they start.
     """
-    row = conn.execute(_IDENTITY).fetchone()
-    now = str(row[0]) if row else ""
+    now = str(_value(conn, _IDENTITY))
     if now == before.server:
         return
     if (
@@ -368,8 +371,8 @@ def told_apart(server: str, other: str) -> bool:
 
 
 def _place(conn: psycopg.Connection[Any]) -> str | None:
-    row = conn.execute(_PLACE).fetchone()
-    return str(row[0]) if row else None
+    place = _value(conn, _PLACE)
+    return None if place is None else str(place)
 
 
 def refuse_pending(conn: psycopg.Connection[Any]) -> None:
@@ -383,9 +386,9 @@ def refuse_pending(conn: psycopg.Connection[Any]) -> None:
             f"{', '.join(edited)} was changed since the server read it: a reload would put that "
             "into force; look at it, and reload yourself (SELECT pg_reload_conf())"
         )
-    wrong = conn.execute(_WRONG).fetchone()
+    wrong = _value(conn, _WRONG)
     if wrong is not None:
-        raise UsageError(f"the server cannot read its configuration: {wrong[0]}")
+        raise UsageError(f"the server cannot read its configuration: {wrong}")
 
 
 def _edited(conn: psycopg.Connection[Any]) -> list[str]:
@@ -404,8 +407,8 @@ def _edited(conn: psycopg.Connection[Any]) -> list[str]:
 
 def _entry(conn: psycopg.Connection[Any], name: str) -> str | None:
     """What postgresql.auto.conf has for a setting."""
-    row = conn.execute(_ENTRY, (name,)).fetchone()
-    return str(row[0]) if row else None
+    entry = _value(conn, _ENTRY, name)
+    return None if entry is None else str(entry)
 
 
 def _refuse_foreign(conn: psycopg.Connection[Any], name: str, expected: str | None) -> None:
@@ -437,8 +440,7 @@ def change(
 def current(conn: psycopg.Connection[Any], name: str) -> str:
     """What a setting is, whatever our session has for itself."""
     with without_own(conn, name):
-        row = conn.execute(_VALUE, (name,)).fetchone()
-    return str(row[0]) if row else ""
+        return str(_value(conn, _VALUE, name))
 
 
 def stands(conn: psycopg.Connection[Any], name: str, ours: str) -> bool:
@@ -477,8 +479,8 @@ def is_ours(conn: psycopg.Connection[Any], name: str, ours: str, changed_s: floa
     if _entry(conn, name) != ours:
         return True
     with contextlib.suppress(errors.InsufficientPrivilege):
-        row = conn.execute(_WRITTEN).fetchone()
-        return row is not None and abs(row[0] - changed_s) <= _CHANGE_S
+        written_s = _value(conn, _WRITTEN)
+        return written_s is not None and abs(written_s - changed_s) <= _CHANGE_S
     return False
 
 
@@ -495,10 +497,10 @@ def statements(name: str, entry: str | None) -> str:
 
 def reload(conn: psycopg.Connection[Any]) -> None:
     """Have the server read its files; until this session has. Raises MeasurementError."""
-    before = conn.execute(_LOADED).fetchone()
+    before = _value(conn, _LOADED)
     conn.execute("SELECT pg_catalog.pg_reload_conf()")
     until = time.monotonic() + _RELOAD_S
-    while conn.execute(_LOADED).fetchone() == before:
+    while _value(conn, _LOADED) == before:
         if time.monotonic() > until:
             raise MeasurementError(f"the server did not reload in {_RELOAD_S:.0f} s: see its log")
         time.sleep(0.05)

@@ -83,22 +83,12 @@ def weigh(request: Request, command: list[str], console: Console) -> Weighing:
             stages.say(line)
         if trouble and isinstance(sys.exception(), KeyboardInterrupt):
             raise KeyboardInterrupt("interrupted; not everything is as it was before, see above")
-    return _with_trouble(done, trouble) if trouble else done
-
-
-def _with_trouble(done: Weighing, trouble: Sequence[str]) -> Weighing:
-    """The result, which says that something is not as it was."""
-    result = done.result
-    outside = result.design.outside
-    assert outside is not None
-    assert outside.windows is not None
-    windows = outside.windows.model_copy(update={"put_back": False})
-    design = result.design.model_copy(
-        update={"outside": outside.model_copy(update={"windows": windows})}
-    )
-    said = [f"Not everything is as it was before: {line}." for line in trouble]
-    result = result.model_copy(update={"design": design, "warnings": [*result.warnings, *said]})
-    return replace(done, result=result)
+    if trouble:
+        assert done.result.windows is not None
+        done.result.windows.put_back = False
+        said = [f"Not everything is as it was before: {line}." for line in trouble]
+        done.result.warnings += said
+    return done
 
 
 def dry_run(request: Request) -> list[str]:
@@ -110,7 +100,7 @@ def dry_run(request: Request) -> list[str]:
         request = _as_they_are(control, request)
         plan, before = _plan_alone(control, request)
         source_of([control], plan, random.Random(request.seed))
-        return _described(plan, before)
+        return list(_described(plan, before))
 
 
 def _plan_alone(
@@ -175,57 +165,52 @@ def _as_they_are(control: psycopg.Connection[Any], request: Request) -> Request:
     return replace(request, switches=tuple(switches))
 
 
-def _described(plan: Plan, before: Sequence[Before | None]) -> list[str]:
+def _described(plan: Plan, before: Sequence[Before | None]) -> Iterator[str]:
     """What will be done, in words, before it is."""
     request = plan.request
     blocks = blocks_in(request.duration_s, request.switches, request.window_s)
     each = len(request.switches) + 2
-    lines = [
+    yield (
         f"{numbers.seconds(blocks * block_s(request.switches, request.window_s))}: "
         f"{blocks * each} windows of {request.window_s:g} s in random order. "
         f"{_names(request.switches)}: on for the whole server in {blocks} of them"
         f"{' each' if len(request.switches) > 1 else ''}, off in the others. One session of "
         f"pgtare's own runs {name_of_load(request)} all the time"
-    ]
+    )
     for switch, was in zip(request.switches, before, strict=True):
         if was is not None:
-            lines.append(
+            yield (
                 f"{switch.name}: {switch.setting} is {was.value} now, and {switch.value} for all "
                 "sessions in its windows"
             )
         elif switch.kind == "process":
-            lines.append(f"{switch.name}, in its windows: {switch.on}")
+            yield f"{switch.name}, in its windows: {switch.on}"
         elif switch.setting:
             so = "so" if switch.was_on else "not so"
             shown = f" ({switch.off_value})" if switch.off_value else ""
-            lines.append(
+            yield (
                 f"{switch.name}: {switch.setting} = {switch.value}, which is {so} now{shown}, and "
                 f"will be {so} again afterwards"
             )
-    left_on = [switch for switch in request.switches if switch.is_left_on]
-    if left_on:
-        lines.append(
+    if left_on := [switch for switch in request.switches if switch.is_left_on]:
+        yield (
             f"afterwards on again: {_names(left_on)}. Until then what it watches has gaps, and "
             "alerts may fire"
         )
-    logging = [one.name for one in request.switches if one.setting.startswith(("log_", "pgaudit."))]
+    logging = [one for one in request.switches if one.setting.startswith(("log_", "pgaudit."))]
     if logging:
-        lines.append(
-            f"while {', '.join(logging)} is on, pgtare's own statements go to the log as well, "
+        yield (
+            f"while {_names(logging)} is on, pgtare's own statements go to the log as well, "
             "often more of them than of the application's: what the server writes for them is in "
             "the figure"
         )
-    lines += plan.notes
+    yield from plan.notes
     for switch in request.switches:
         if switch.kind == "commands":
-            lines.append(f"{switch.name} on: {switch.on}\n{switch.name} off: {switch.off}")
+            yield f"{switch.name} on: {switch.on}\n{switch.name} off: {switch.off}"
     directory = restore_file.working_directory()
-    by_hand = restore_file.by_hand(request.switches, before, directory)
-    return (
-        [*lines, "\n".join(["if everything fails, this puts it back:", *by_hand])]
-        if by_hand
-        else lines
-    )
+    if by_hand := restore_file.by_hand(request.switches, before, directory):
+        yield "\n".join(["if everything fails, this puts it back:", *by_hand])
 
 
 def _names(switches: Sequence[Switch]) -> str:

@@ -289,9 +289,10 @@ class Schedule:
         switch, arm = self.switches[index], index + 2
         shares, by = self._server_shares(arm)
         server = self._difference(arm, shares)
-        acted = self._windows_that_stand_out(arm, shares)
-        lingered = watcher_time.lingered(self._ended, arm, self.design.reference)
-        lingered = lingered if switch.kind != "setting" else set()
+        acted = windows_that_stand_out(shares, *self._places(), arm, self.design.reference)
+        lingered = set[watcher_time.Kind]()
+        if switch.kind != "setting":
+            lingered = watcher_time.lingered(self._ended, arm, self.design.reference)
         if acted is not None or lingered:
             server = _without_interval(server)
         shared = self._shared(arm)
@@ -364,12 +365,7 @@ class Schedule:
         )
 
     def _difference(self, arm: int, shares: Floats, alpha: float = 0.05) -> Estimate:
-        blocks, arms = self._places()
-        return difference(100 * shares, blocks, arms, arm, self.design.reference, alpha)
-
-    def _windows_that_stand_out(self, arm: int, shares: Floats) -> int | None:
-        blocks, arms = self._places()
-        return windows_that_stand_out(shares, blocks, arms, arm, self.design.reference)
+        return difference(100 * shares, *self._places(), arm, self.design.reference, alpha)
 
     def _places(self) -> tuple[Ints, Ints]:
         """Block and arm of each window."""

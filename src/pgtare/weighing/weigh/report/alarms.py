@@ -5,7 +5,7 @@ from __future__ import annotations
 from pgtare.estimate.trial.answer import ReasonKind
 from pgtare.kit import numbers
 from pgtare.weighing.weigh.report import wording
-from pgtare.weighing.weigh.schema import ArmResult, WeighResult
+from pgtare.weighing.weigh.schema import WeighResult
 
 _STOPPED_BY = {
     "decision": "the limits were decided",
@@ -37,8 +37,11 @@ def alarms(result: WeighResult) -> list[str]:
     for arm in wording.of_role(result, "control"):
         answer, effect = wording.answer_of(arm), wording.figures(arm)
         off = wording.control_off(arm) or _all_withheld(result)
-        if answer is not None and effect is not None and (off or wording.control_misses_0(arm)):
-            by_total = _misses_0_by_total(arm)
+        misses = wording.control_misses_0(arm)
+        if answer is not None and effect is not None and (off or misses):
+            # the total alone may be what misses 0
+            by_total = numbers.covers_zero(answer.us) and not numbers.covers_zero(effect.total_us)
+            by_total = by_total and misses
             how = ", by its total" if by_total else ""
             found.append(
                 f"THE CONTROL {'IS OFF' if off else 'MISSES 0'}: the base measured again differs "
@@ -47,18 +50,6 @@ def alarms(result: WeighResult) -> list[str]:
                 + (_OFF_WITHHOLDS if off else _MISS_WITHHOLDS)
             )
     return found
-
-
-def _misses_0_by_total(arm: ArmResult) -> bool:
-    """Whether it is the total alone by which the control misses 0."""
-    answer, effect = wording.answer_of(arm), wording.figures(arm)
-    return (
-        answer is not None
-        and effect is not None
-        and numbers.covers_zero(answer.us)
-        and not numbers.covers_zero(effect.total_us)
-        and wording.control_misses_0(arm)
-    )
 
 
 def _all_withheld(result: WeighResult) -> bool:

@@ -5,9 +5,6 @@ They are drawn of small arrays, boiled down from the observations: no line gets 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-
 import numpy as np
 
 from pgtare.estimate.arrays import Floats
@@ -36,7 +33,7 @@ def _answers(result: WeighResult) -> Chart | None:
     shown = [(arm, answer.us) for arm, answer in arms if answer is not None]
     if not shown:
         return None
-    ends = [*_ends(us for _, us in shown), 0.0]
+    ends = [0.0, *(x for _, us in shown for x in (us.lo, us.estimate, us.hi) if x is not None)]
     pad = 0.05 * ((max(ends) - min(ends)) or 1.0)
     margin = None
     if result.baseline.body_mean_us is not None:
@@ -66,7 +63,7 @@ def _answers(result: WeighResult) -> Chart | None:
 def _contention(result: WeighResult) -> Chart | None:
     """Where the cost falls: total, own effect and spillover side by side."""
     found = contention.figures(result)
-    if found is None or wording.ended_by_server(result):
+    if found is None:
         return None
     shown = [(text, us) for text, us, _ in contention.rows(result, found) if numbers.bounded(us)]
     if not shown:
@@ -140,7 +137,7 @@ def _settling(result: WeighResult, observations: Observations) -> Chart | None:
         _curve(i, arm, places, plots.rounded(curves[index[arm.name]])) for i, arm in enumerate(arms)
     ]
     rows = [
-        [str(k + 1), *(numbers.signed(_finite(curves[index[arm.name], k]), 2) for arm in arms)]
+        [str(k + 1), *(numbers.signed(curves[index[arm.name], k], 2) for arm in arms)]
         for k in range(curves.shape[1])
     ]
     return Chart(
@@ -174,19 +171,6 @@ def _curve(number: int, arm: ArmResult, x: list[int], y: list[float | None]) -> 
 
 def _ordered(result: WeighResult) -> list[ArmResult]:
     return [row.arm for row in table(result)]
-
-
-def _ends(intervals: Iterable[Interval]) -> list[float]:
-    return [
-        end
-        for interval in intervals
-        for end in (interval.lo, interval.estimate, interval.hi)
-        if end is not None and math.isfinite(end)
-    ]
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def by_position(observations: Observations, thresholds_us: list[float | None]) -> Floats | None:

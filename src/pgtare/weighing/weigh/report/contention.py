@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pgtare.kit import numbers
 from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.schema import Contention, WeighResult
@@ -43,39 +45,39 @@ def rows(result: WeighResult, found: Contention) -> list[tuple[str, Interval, In
     ]
 
 
-def table(result: WeighResult, found: Contention) -> list[tuple[str, str, str, str]]:
-    """Rows of what, cost in µs, its interval and its share in %."""
-    return [
-        (text, numbers.estimate(us), numbers.bounds(us), numbers.estimate(pct))
-        for text, us, pct in rows(result, found)
-    ]
+@dataclass(frozen=True)
+class View:
+    """A table of what, cost in µs, interval and share in %; what it is made of, and assumes."""
+
+    rows: list[tuple[str, str, str, str]]
+    basis: str
+    assumptions: list[str]
+    headings: tuple[str, ...] = ("where the cost falls", "µs", "95 % interval", "%")
 
 
-HEADINGS = ("where the cost falls", "µs", "95 % interval", "%")
-
-
-def basis(result: WeighResult, found: Contention) -> str:
-    """What the table is made of."""
-    return (
+def view(result: WeighResult) -> View | None:
+    """Where the cost falls, if that may be shown."""
+    found, slices = figures(result), result.design.slices
+    if found is None:
+        return None
+    guard = "the guard" if slices is None else f"the guard of {slices.guard_us / 1000:g} ms"
+    return View(
+        [
+            (text, numbers.estimate(us), numbers.bounds(us), numbers.estimate(pct))
+            for text, us, pct in rows(result, found)
+        ],
         f"Below the pooled 99.9th percentile, against {numbers.duration(found.base_us)} in slices "
         f"without it; {numbers.count(found.n_base)} transactions in slices of the base, "
         f"{numbers.count(found.n_instrument)} in slices of {found.name}, "
         f"{numbers.count(found.n_mixed)} in mixed ones, in {numbers.count(found.blocks)} blocks "
-        f"of slices ({numbers.count(found.blocks_discarded)} discarded)."
+        f"of slices ({numbers.count(found.blocks_discarded)} discarded).",
+        [
+            f"What sessions do to each other ends within {guard} after a switch, and nothing that "
+            "an instrument sets going in the background outlives it.",
+            "The load requests the same in all slices.",
+            "Spillover is that of a mix in which half of the sessions have the instrument; total "
+            "is of all of them, as they come: when what is slow gets slower, slices of the "
+            "instrument hold fewer slow transactions. So the rows do not add up, and the rest is "
+            "no measure of contention.",
+        ],
     )
-
-
-def assumptions(result: WeighResult, found: Contention) -> list[str]:
-    """What must hold for the figures to mean what they say."""
-    slices = result.design.slices
-    guard = "the guard" if slices is None else f"the guard of {slices.guard_us / 1000:g} ms"
-    lines = [
-        f"What sessions do to each other ends within {guard} after a switch, and nothing that an "
-        "instrument sets going in the background outlives it.",
-        "The load requests the same in all slices.",
-        "Spillover is that of a mix in which half of the sessions have the instrument; total "
-        "is of all of them, as they come: when what is slow gets slower, slices of the instrument "
-        "hold fewer slow transactions. So the rows do not add up, and the rest is no measure of "
-        "contention.",
-    ]
-    return lines

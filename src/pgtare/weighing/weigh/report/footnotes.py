@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pgtare.estimate.trial.runs import DROPPED
 from pgtare.kit import numbers
 from pgtare.weighing.weigh.outside_schema import OutsideInfo
 from pgtare.weighing.weigh.report import traffic, wording
-from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, RunInfo, SliceInfo, WeighResult
+from pgtare.weighing.weigh.schema import ArmResult, DesignInfo, SliceInfo, WeighResult
 
 
-def facts(result: WeighResult) -> list[tuple[str, str]]:
+def facts(result: WeighResult) -> Iterator[tuple[str, str]]:
     """As (label, text); of a trial that the server ended only what needs no figures."""
     base, design = result.arms[0], result.design
-    lines = [
-        (
-            "base",
-            f"mean {numbers.duration(base.mean_us)} (with the slowest cut off "
-            f"{numbers.duration(result.baseline.body_mean_us)}, which percentages are of), "
-            f"p50 {numbers.duration(base.p50_us)}, p99 {numbers.duration(base.p99_us)}, "
-            f"{numbers.count(base.n)} transactions",
-        ),
-        ("load", traffic.describe(result.load)),
-    ]
-    sessions = [("switching", _switching(result)), ("sessions", _sessions(design))]
-    course = [
-        *(sessions if design.outside is None else [("outside", _outside(design.outside))]),
-        (
-            "trial",
-            f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
-            f"{numbers.count(design.blocks)} {_blocks(result)}, "
-            f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
-        ),
-    ]
-    if design.slices is None:
-        dropped = design.outside.dropped if design.outside else DROPPED
-        course.append(("runs", _runs(design.runs, dropped)))
+    yield (
+        "base",
+        f"mean {numbers.duration(base.mean_us)} (with the slowest cut off "
+        f"{numbers.duration(result.baseline.body_mean_us)}, which percentages are of), "
+        f"p50 {numbers.duration(base.p50_us)}, p99 {numbers.duration(base.p99_us)}, "
+        f"{numbers.count(base.n)} transactions",
+    )
+    yield "load", traffic.describe(result.load)
+    if not wording.ended_by_server(result):
+        for arm in wording.of_role(result, "control"):
+            yield "control", control_sentence(arm)
+        together = design.unit == "slice" and design.sessions > 1
+        for arm in wording.of_role(result, "injected"):
+            yield "injected", injected_sentence(arm, together)
+        yield from _outcomes(result)
+        if not result.compares_servers:
+            yield from _proofs(result)
+    if design.outside is None:
+        yield "switching", _switching(result)
+        yield "sessions", _sessions(design)
     else:
-        course.append(("slices", _slices(design.slices)))
-    if wording.ended_by_server(result):
-        return lines + course
-    lines += [("control", control_sentence(arm)) for arm in wording.of_role(result, "control")]
-    together = design.unit == "slice" and design.sessions > 1
-    lines += [
-        ("injected", injected_sentence(arm, together))
-        for arm in wording.of_role(result, "injected")
-    ]
-    lines += [(label, text) for label, text in _outcomes(result) if text]
-    if not result.compares_servers:
-        lines += _proofs(result)
-    return lines + course
+        yield "outside", _outside(design.outside)
+    yield (
+        "trial",
+        f"{numbers.seconds(design.duration_s)} of {numbers.seconds(design.planned_s)} planned, "
+        f"{numbers.count(design.blocks)} {_blocks(result)}, "
+        f"{numbers.count(design.blocks_discarded)} discarded, seed {design.seed}",
+    )
+    if design.slices is not None:
+        yield "slices", _slices(design.slices)
+    else:
+        dropped = design.outside.dropped if design.outside else DROPPED
+        yield (
+            "runs",
+            f"a session keeps an arm for {design.runs.shortest} to {design.runs.longest} "
+            f"transactions; the first {dropped} of each are in no answer",
+        )
 
 
 def _blocks(result: WeighResult) -> str:
@@ -63,13 +65,6 @@ _BLOCKS = {
     "both": "blocks of slices",
     "burst": "blocks of bursts",
 }
-
-
-def _runs(runs: RunInfo, dropped: int) -> str:
-    return (
-        f"a session keeps an arm for {runs.shortest} to {runs.longest} transactions; the first "
-        f"{dropped} of each are in no answer"
-    )
 
 
 def _outside(found: OutsideInfo) -> str:
@@ -97,28 +92,29 @@ def _slices(slices: SliceInfo) -> str:
     )
 
 
-def _outcomes(result: WeighResult) -> list[tuple[str, str]]:
+def _outcomes(result: WeighResult) -> Iterator[tuple[str, str]]:
     """What else must be known of the verdicts, if there is something."""
     equal = [arm for arm in wording.of_role(result, "instrument") if arm.verdict == "equivalent"]
-    alone = (
-        f"shown for each of {len(equal)} instruments alone, at 5 % each; that all of them cost "
-        "nothing together is not shown"
-    )
+    if len(equal) > 1:
+        yield (
+            "equivalence",
+            f"shown for each of {len(equal)} instruments alone, at 5 % each; that all of them cost "
+            "nothing together is not shown",
+        )
     failed = ", ".join(
         f"{arm.name} {numbers.percent(100 * arm.aborted / arm.n)}"
         for arm in result.arms
         if arm.n and arm.aborted
     )
+    if failed:
+        yield "failed", f"transactions that ended in an error: {failed}"
     left = ", ".join(
         f"{arm.name} {arm.open} (up to {numbers.duration(arm.longest_open_us)})"
         for arm in result.arms
         if arm.open
     )
-    return [
-        ("equivalence", alone if len(equal) > 1 else ""),
-        ("failed", failed and f"transactions that ended in an error: {failed}"),
-        ("open at end", left and f"transactions that had no answer yet: {left}"),
-    ]
+    if left:
+        yield "open at end", f"transactions that had no answer yet: {left}"
 
 
 def control_sentence(arm: ArmResult) -> str:
@@ -147,16 +143,12 @@ def injected_sentence(arm: ArmResult, together: bool = False) -> str:
     return f"{known:g} µs added on purpose: {numbers.with_bounds(answer.us, 'µs')}, {remark}"
 
 
-def _proofs(result: WeighResult) -> list[tuple[str, str]]:
+def _proofs(result: WeighResult) -> Iterator[tuple[str, str]]:
     """What shows of each instrument whether it really ran."""
-    return [
-        (
-            "proof",
-            f"{arm.name}: {wording.PROOF_STATES[wording.proof_state(arm)]}: {arm.proof.evidence}",
-        )
-        for arm in wording.by_cost(wording.of_role(result, "instrument"))
-        if arm.proof is not None
-    ]
+    for arm in wording.by_cost(wording.of_role(result, "instrument")):
+        if arm.proof is not None:
+            state = wording.PROOF_STATES[wording.proof_state(arm)]
+            yield "proof", f"{arm.name}: {state}: {arm.proof.evidence}"
 
 
 def _switching(result: WeighResult) -> str:

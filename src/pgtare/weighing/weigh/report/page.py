@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,7 @@ from pgtare.weighing.weigh.report import (
     wording,
 )
 from pgtare.weighing.weigh.report.charts import charts
-from pgtare.weighing.weigh.schema import ArmResult, WeighResult
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """An arm in the list of arms: the base with all it sets, others with what they change."""
-
-    name: str
-    note: str
-    settings: list[str]
+from pgtare.weighing.weigh.schema import WeighResult
 
 
 def write_page(result: WeighResult, observations: Observations, path: Path) -> None:
@@ -60,9 +50,9 @@ def page(result: WeighResult, observations: Observations) -> str:
         headings=rows.headings(result),
         details=_details(result),
         rows=rows.table(result),
-        facts=footnotes.facts(result),
+        facts=list(footnotes.facts(result)),
         not_shown=wording.not_shown(result),
-        contention=_contention(result),
+        contention=contention.view(result),
         command=shlex.join(result.command),
         arms=_arms(result),
         metadata=_metadata(result),
@@ -73,21 +63,9 @@ def page(result: WeighResult, observations: Observations) -> str:
 
 def _details(result: WeighResult) -> list[list[str]]:
     """The table of other figures, with its headings first."""
-    body = [[row.name, *(getattr(row, key) for key in rows.DETAILS)] for row in rows.table(result)]
+    keys = ["name", *rows.DETAILS]
+    body = [[row.cells[key] for key in keys] for row in rows.table(result)]
     return [[rows.headings(result)["name"], *rows.DETAILS.values()], *body]
-
-
-def _contention(result: WeighResult) -> dict[str, Any] | None:
-    """Where the cost falls: a table, and what it rests on."""
-    found = contention.figures(result)
-    if found is None or wording.ended_by_server(result):
-        return None
-    return {
-        "headings": contention.HEADINGS,
-        "rows": contention.table(result, found),
-        "basis": contention.basis(result, found),
-        "assumptions": contention.assumptions(result, found),
-    }
 
 
 def _title(result: WeighResult) -> str:
@@ -116,30 +94,6 @@ def _when(created: str) -> str:
     return f"{when:%Y-%m-%d %H:%M} {when.tzname() or ''}".strip()
 
 
-def _arms(result: WeighResult) -> list[_Settings]:
-    outside = result.design.outside
-    if outside is not None and outside.servers:
-        return [
-            _Settings(
-                one.name,
-                f"PostgreSQL {one.version}" + (", a standby" if one.standby else ""),
-                [f"{name} = {value or numbers.NONE}" for name, value in one.settings.items()],
-            )
-            for one in outside.servers
-        ]
-    if result.windows is not None:
-        return [
-            _Settings(
-                one.name,
-                _SWITCHED[one.kind],
-                _assignments({one.setting: one.value or ""} if one.setting else {}),
-            )
-            for one in result.windows.watchers
-        ]
-    base = result.arms[0].settings if result.arms else {}
-    return [_settings(arm, base) for arm in result.arms]
-
-
 _SWITCHED = {
     "process": "a process that runs in its windows",
     "commands": "switched by commands",
@@ -147,15 +101,28 @@ _SWITCHED = {
 }
 
 
-def _settings(arm: ArmResult, base: Mapping[str, str]) -> _Settings:
-    if arm.role == "base":
-        note = "" if arm.settings else "no settings of its own"
-        return _Settings(arm.name, note, _assignments(arm.settings))
-    changed = {name: value for name, value in arm.settings.items() if base.get(name) != value}
-    note = "" if changed else "the same as the base"
-    if arm.inject_ns:
-        note = f"{arm.inject_ns / 1000:g} µs added to each transaction"
-    return _Settings(arm.name, note, _assignments(changed))
+def _arms(result: WeighResult) -> Iterator[tuple[str, str, list[str]]]:
+    """Name, note and settings of each: of the base all that it sets, of others what they change."""
+    outside, base = result.design.outside, result.arms[0].settings
+    if outside is not None and outside.servers:
+        for server in outside.servers:
+            note = f"PostgreSQL {server.version}" + (", a standby" if server.standby else "")
+            values = {name: value or numbers.NONE for name, value in server.settings.items()}
+            yield server.name, note, _assignments(values)
+        return
+    if result.windows is not None:
+        for watcher in result.windows.watchers:
+            values = {watcher.setting: watcher.value or ""} if watcher.setting else {}
+            yield watcher.name, _SWITCHED[watcher.kind], _assignments(values)
+        return
+    for arm in result.arms:
+        values, note = arm.settings, "" if arm.settings else "no settings of its own"
+        if arm.role != "base":
+            values = {name: value for name, value in values.items() if base.get(name) != value}
+            note = "" if values else "the same as the base"
+        if arm.inject_ns:
+            note = f"{arm.inject_ns / 1000:g} µs added to each transaction"
+        yield arm.name, note, _assignments(values)
 
 
 def _assignments(settings: Mapping[str, str]) -> list[str]:

@@ -5,31 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
-from pgtare.kit.interval import Interval
 from pgtare.weighing.weigh.report import contention, wording
 from pgtare.weighing.weigh.schema import ArmResult, WeighResult
 
 
 @dataclass(frozen=True)
 class Row:
-    """One arm's cells: differences from the base; `pct` is of the base's mean."""
+    """One arm. tone: the verdict that its answer is to look like, empty for none.
+
+    cells: by column; differences from the base, and in percent of the base's mean.
+    """
 
     arm: ArmResult
-    name: str
-    us: str
-    interval_us: str
-    pct: str
-    waiting_us: str  # from outside: for a session that waits for its client
-    answer: str
-    tone: str  # the verdict that the answer is to look like, empty for none
-    p50_us: str
-    tail_us: str
-    p99_us: str
-    cpu_us: str
-    proof: str
+    tone: str
+    cells: dict[str, str]
 
 
-#: The columns as field -> heading, in reading order. Those of the answer are there even without a
+#: The columns with their headings, in reading order. Those of the answer are there even without a
 #: figure.
 ANSWER = {
     "name": "instrument",
@@ -75,27 +67,24 @@ def table(result: WeighResult) -> list[Row]:
 def _row(arm: ArmResult, result: WeighResult, proven: bool) -> Row:
     answer = None if wording.ended_by_server(result) else wording.answer_of(arm)
     effect = wording.figures(arm) if answer else None
-    state = wording.proof_state(arm)
-    return Row(
-        arm=arm,
-        name=_name(arm, result),
-        us=numbers.estimate(answer.us if answer else None),
-        interval_us=numbers.bounds(answer.us if answer else None),
-        pct=numbers.estimate(answer.pct if answer else None),
-        waiting_us=numbers.plus_minus(answer.waiting_us if answer else None),
-        answer=wording.verdict_cell(arm, result),
-        tone=_tone(arm),
-        p50_us=numbers.estimate(effect.p50_us if effect else None),
-        tail_us=_tail(effect.excess_us) if effect else numbers.NONE,
-        p99_us=numbers.estimate(effect.p99_us if effect else None),
-        cpu_us=numbers.estimate(effect.cpu_us if effect else None),
-        proof=(proven and _PROOFS.get(state, state)) or numbers.NONE,
-    )
-
-
-def _tail(excess: Interval) -> str:
-    """Without an interval the tail is not judged, and a figure alone would look as if it were."""
-    return numbers.estimate(excess) if numbers.bounded(excess) else numbers.NONE
+    us, state = answer.us if answer else None, wording.proof_state(arm)
+    # without an interval the tail is not judged, and a figure alone would look as if it were
+    tail = effect.excess_us if effect and numbers.bounded(effect.excess_us) else None
+    cells = {
+        "name": _name(arm, result),
+        "us": numbers.estimate(us),
+        "interval_us": numbers.bounds(us),
+        "pct": numbers.estimate(answer.pct if answer else None),
+        # from outside: for a session that waits for its client
+        "waiting_us": numbers.plus_minus(answer.waiting_us if answer else None),
+        "answer": wording.verdict_cell(arm, result),
+        "p50_us": numbers.estimate(effect.p50_us if effect else None),
+        "tail_us": numbers.estimate(tail),
+        "p99_us": numbers.estimate(effect.p99_us if effect else None),
+        "cpu_us": numbers.estimate(effect.cpu_us if effect else None),
+        "proof": (proven and _PROOFS.get(state, state)) or numbers.NONE,
+    }
+    return Row(arm, _tone(arm), cells)
 
 
 def _tone(arm: ArmResult) -> str:

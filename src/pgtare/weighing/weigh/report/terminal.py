@@ -12,30 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from pgtare.kit import numbers
+from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.terminal_text import plain
 from pgtare.weighing import verdict_names
 from pgtare.weighing.weigh.report import alarms, contention, footnotes, wording
-from pgtare.weighing.weigh.report.rows import ANSWER, DETAILS, Row, headings, table
+from pgtare.weighing.weigh.report.rows import ANSWER, DETAILS, headings, table
 from pgtare.weighing.weigh.schema import WeighResult
 
-# Columns in the order in which they are kept when the terminal is narrow.
-_IMPORTANCE = (
-    "name",
-    "answer",
-    "us",
-    "interval_us",
-    "waiting_us",
-    "pct",
-    "tail_us",
-    "p50_us",
-    "p99_us",
-    "cpu_us",
-    "proof",
-)
-_WORTH_FOLDING_NAMES = 5  # the name is folded to let the first five in, and the percentages
-_ALWAYS = 2  # and as far as it takes to let the first two in
+# What a narrow terminal does without, the first one first.
+_DROP = ("proof", "cpu_us", "p99_us", "p50_us", "tail_us", "pct", "waiting_us", "interval_us", "us")
 _GAP = 2
-_NARROWEST_NAME = 18
+_NARROWEST_NAME = 18  # to which it is folded before columns are left out
 _INDENT = 2  # of a folded name's further lines, to tell them from the next row
 _LEFT = ("name", "answer", "proof")
 # Like rich's SIMPLE_HEAD, for terminals that have no line-drawing characters.
@@ -86,34 +73,40 @@ class _Report:
         heads = {
             key: text
             for key, text in columns.items()
-            if key in ANSWER or any(getattr(row, key) != numbers.NONE for row in rows)
+            if key in ANSWER or any(row.cells[key] != numbers.NONE for row in rows)
         }
-        shown = self._columns(rows, heads)
-        grid = self._grid()
-        grid.title = Text(title)
-        for key in heads:
-            if key in shown:
-                grid.add_column(
-                    Text(heads[key]),
-                    justify="left" if key in _LEFT else "right",
-                    overflow="fold",
-                    no_wrap=key != "name",
-                    min_width=None if key == "name" else self._width(key, rows, heads),
-                )
-        room = self.console.width - sum(
-            _GAP + self._width(key, rows, heads) for key in shown - {"name"}
+        keys = list(heads)
+        fitted = Fitted(
+            *heads.values(),
+            spare=tuple(heads[key] for key in _DROP if key in heads),
+            least=_NARROWEST_NAME,
         )
         for row in rows:
+            fitted.add_row(*(row.cells[key] for key in keys))
+        kept = fitted.kept(self.console.width)
+        room = self.console.width - sum(_GAP + width for i, width in kept.items() if i)
+        grid = self._grid()
+        grid.title = Text(title)
+        for i, width in kept.items():
+            grid.add_column(
+                Text(fitted.columns[i]),
+                justify="left" if keys[i] in _LEFT else "right",
+                overflow="fold",
+                no_wrap=i > 0,
+                min_width=width if i else None,
+            )
+        for row, cells in zip(rows, fitted.rows, strict=True):
             style = "dim" if row.arm.role in ("control", "injected") else ""
-            cells = [self._cell(key, row) for key in heads if key in shown]
-            cells[0] = Text(_fold(cells[0].plain, max(room, _INDENT + 1)))
-            grid.add_row(*cells, style=style)
+            tones = {"answer": verdict_names.STYLES.get(row.tone, "")}
+            shown = [Text(cells[i], style=tones.get(keys[i], "")) for i in kept]
+            shown[0] = Text(_fold(cells[0], max(room, _INDENT + 1)))
+            grid.add_row(*shown, style=style)
         if "answer" in columns:
             for name in wording.left_out(self.result):
-                said = {"name": plain(name), "answer": "left out: see below"}
-                grid.add_row(*(said.get(key, numbers.NONE) for key in heads if key in shown))
+                said = {0: plain(name), keys.index("answer"): "left out: see below"}
+                grid.add_row(*(said.get(i, numbers.NONE) for i in kept))
         self.console.print(grid)
-        hidden = [heads[key] for key in heads if key not in shown]
+        hidden = [text for i, text in enumerate(fitted.columns) if i not in kept]
         if hidden:
             self._line(f"Left out at this width: {', '.join(hidden)}.", "dim")
         self.console.print()
@@ -129,18 +122,18 @@ class _Report:
 
     def _contention(self) -> None:
         """Where the cost falls, of a saturation design."""
-        found = contention.figures(self.result)
-        if found is None or wording.ended_by_server(self.result):
+        view = contention.view(self.result)
+        if view is None:
             return
         grid = self._grid()
-        for i, heading in enumerate(contention.HEADINGS):
+        for i, heading in enumerate(view.headings):
             grid.add_column(self._text(heading), justify="right" if i else "left", overflow="fold")
-        for row in contention.table(self.result, found):
+        for row in view.rows:
             grid.add_row(*(self._text(cell) for cell in row))
         self.console.print(grid)
         self.console.print()
-        self._line(contention.basis(self.result, found), "dim")
-        self._list("These rows assume", contention.assumptions(self.result, found), "dim")
+        self._line(view.basis, "dim")
+        self._list("These rows assume", view.assumptions, "dim")
         self.console.print()
 
     def _facts(self) -> None:
@@ -160,30 +153,6 @@ class _Report:
             bullet = Table.grid(padding=(0, 1, 0, 0))
             bullet.add_row("-", self._text(item, style))
             self.console.print(Padding(bullet, (0, 0, 0, 1)))
-
-    def _columns(self, rows: list[Row], heads: dict[str, str]) -> set[str]:
-        """The columns that fit, taken in the order of importance."""
-        full = self._width("name", rows, heads)
-        shown = {"name"}
-        used = 0
-        ranked = [key for key in _IMPORTANCE if key in heads]
-        for rank, key in enumerate(ranked[1:], start=1):
-            name = (
-                min(full, _NARROWEST_NAME) if rank < _WORTH_FOLDING_NAMES or key == "pct" else full
-            )
-            used += _GAP + self._width(key, rows, heads)
-            if name + used > self.console.width and rank >= _ALWAYS:
-                break
-            shown.add(key)
-        return shown
-
-    def _width(self, key: str, rows: list[Row], heads: dict[str, str]) -> int:
-        cells = [self._cell(key, row).plain for row in rows]
-        return max(cell_len(text) for text in [heads[key], *cells])
-
-    def _cell(self, key: str, row: Row) -> Text:
-        style = verdict_names.STYLES.get(row.tone, "") if key == "answer" else ""
-        return self._text(str(getattr(row, key)), style)
 
     def _line(self, text: str, style: str = "") -> None:
         self.console.print(self._text(text, style), highlight=False)

@@ -196,14 +196,17 @@ def notes(result: WeighResult) -> list[str]:
     found = [
         _limits(result),
         _outside(result),
-        *_watchers(result),
+        *map(_watcher, result.windows.watchers if result.windows else ()),
         _proofs(result),
         _logging(result),
         _detectable(result),
         _deciding(result),
+        _beginnings(result),
+        _contention(result),
+        _idle(result),
+        _tails(result),
+        _population(result),
     ]
-    found.append(_beginnings(result))
-    found += [_contention(result), _idle(result), _tails(result), _population(result)]
     return [line for line in found if line] + warnings(result)
 
 
@@ -292,11 +295,6 @@ def _logging(result: WeighResult) -> str:
     )
 
 
-def _watchers(result: WeighResult) -> list[str]:
-    """What each watcher takes itself, which is no part of what a transaction pays."""
-    return [_watcher(one) for one in result.windows.watchers] if result.windows else []
-
-
 _TAKEN_BY = {
     "processor": "of one processor in the server’s processes",
     "active": "of one session’s time active on the server (sampled; its processor time cannot be "
@@ -305,7 +303,10 @@ _TAKEN_BY = {
 
 
 def _watcher(found: WatcherInfo) -> str:
-    """One line: on the server, and in processes of its own."""
+    """What a watcher takes itself, on the server and in processes of its own.
+
+    That is no part of what a transaction pays.
+    """
     sessions = f" (sessions: {', '.join(found.sessions[:_NAMED])})" if found.sessions else ""
     if found.by == "unseen":
         server = "what it takes on the server is not seen: the role needs pg_monitor"
@@ -480,13 +481,12 @@ def _beginnings(result: WeighResult) -> str:
         answer, effect = answer_of(arm), figures(arm)
         if answer is None or effect is None or effect.switched_on_us is None:
             continue
-        first, us = effect.switched_on_us, answer.us
-        if first.estimate is None or us.estimate is None or not numbers.bounded(us):
+        first, us, half = effect.switched_on_us, answer.us.estimate, numbers.half_width(answer.us)
+        if first.estimate is None or first.lo is None or first.hi is None:
             continue
-        half = numbers.half_width(us) or 0.0
-        apart = first.lo is not None and first.hi is not None
-        apart = apart and not (first.lo or 0.0) <= us.estimate <= (first.hi or 0.0)
-        if apart and abs(first.estimate - us.estimate) > half:
+        if us is None or half is None or first.lo <= us <= first.hi:
+            continue
+        if abs(first.estimate - us) > half:
             found.append(f"{arm.name} {numbers.estimate(first)} µs")
     if not found:
         return ""
