@@ -16,7 +16,6 @@ DOCUMENTS = {"documents", "schema"}
 #: Names that several modules define, and why they may. Nothing may be added without a reason.
 ALLOWED = {
     # an estimate, and the part of the result document that has its figures
-    "Choice": "measurement and document of the clock; ring_selection's stays in its room",
     "Effect": "estimate and documents",
     # a command's own form of what another has, never imported together
     "Display": "progress of a command, each built on kit.progress",
@@ -26,7 +25,6 @@ ALLOWED = {
     "Snapshot": "counters at one moment",
     # words of PostgreSQL or of statistics, each used within one room
     "Answer": "of a trial, and of a query of the spool",
-    "Arm": "of a design, and as a chart draws it",
     "Clock": "of the machine, as predicted, and as a server reads it",
     "Event": "of perf, of a trace, of waits",
     "Process": "of a trace, of the machine",

@@ -12,7 +12,7 @@ import pytest
 from pgtare.errors import MeasurementError
 from pgtare.observing.trace.capture import grab
 from pgtare.observing.trace.capture.drain import Drain, rings
-from pgtare.observing.trace.capture.ring_selection import Held, Start
+from pgtare.observing.trace.capture.ring_selection import HeldRings, Start
 from pgtare.observing.trace.capture.server import Server, Unread
 from pgtare.observing.trace.file.writer import Writer
 from tests.unit.made_traces import NO_RESERVE
@@ -30,7 +30,7 @@ class _Gone:
 def test_a_server_that_goes_away_at_once_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "t.pgtrace"
     writer = Writer(path, b"{}", NO_RESERVE)
-    held = Held(datetime.now(UTC), {})
+    held = HeldRings(datetime.now(UTC), {})
     with pytest.raises(MeasurementError):
         grab._take(cast(Server, _Gone()), writer, held, [])
     assert not path.exists()
@@ -71,7 +71,7 @@ def test_a_ring_that_cannot_be_read_is_asked_for_once(
     began = datetime.now(UTC)
     server = _Refusing(why, began)
     writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
-    held = Held(began, {(4711, began): Start(0, 1, 0)})
+    held = HeldRings(began, {(4711, began): Start(0, 1, 0)})
     drain = Drain(cast(Server, server), writer, held, waits=False)
     for _ in range(3):
         assert not drain.look()
@@ -103,7 +103,7 @@ def test_a_ring_that_began_anew_is_not_damaged(tmp_path: Path) -> None:
     began = datetime.now(UTC)
     server = _BegunAnew(psycopg.errors.InvalidParameterValue(), began)
     writer = Writer(tmp_path / "t.pgtrace", b"{}", NO_RESERVE)
-    held = Held(began, {(4711, began): Start(0, 1, 0)})
+    held = HeldRings(began, {(4711, began): Start(0, 1, 0)})
     drain = Drain(cast(Server, server), writer, held, waits=False)
     assert not drain.look()
     writer.abandon()

@@ -50,7 +50,7 @@ class FleetDesign(Model):
     seed: int = Field(description="seed that those of all trials come from")
     duration_s: float = Field(description="how long each server is weighed")
     canary_s: float | None = Field(description="how long a stage before that takes, if given")
-    margin_pct: float = Field(description="equivalence margin")
+    margin_pct: float = Field(gt=0, lt=100, description="equivalence margin")
     harm_pct: float = Field(description="harm from which on the guard stops all trials")
     participation: float = Field(description="chance of each session to be drawn, from 0 to 1")
     application: str = Field(description="pattern of the sessions' application_name")

@@ -15,7 +15,7 @@ import psycopg
 
 from pgtare.observing.trace.capture.before_recording import Earlier
 from pgtare.observing.trace.capture.open_waits import OpenWait
-from pgtare.observing.trace.capture.ring_selection import Choice, Held, Traced
+from pgtare.observing.trace.capture.ring_selection import Choice, HeldRings, Traced
 from pgtare.observing.trace.capture.server import Server, Unread
 from pgtare.observing.trace.file.records import POSTGRES_EPOCH_US
 from pgtare.observing.trace.file.tables import NO_RING, Table
@@ -129,7 +129,7 @@ class Drain:
     """
 
     def __init__(
-        self, server: Server, writer: Writer, choice: Choice | Held, *, waits: bool
+        self, server: Server, writer: Writer, choice: Choice | HeldRings, *, waits: bool
     ) -> None:
         self.server, self.writer, self.choice, self.waits = server, writer, choice, waits
         self.began = choice.began

@@ -19,7 +19,7 @@ from pgtare.observing.trace.analysis.tracing_cost import Costs
 from pgtare.observing.trace.capture import open_waits
 from pgtare.observing.trace.capture.before_recording import NOBODY, records
 from pgtare.observing.trace.capture.drain import DRAIN, UNREADABLE, Drain, rings
-from pgtare.observing.trace.capture.ring_selection import Held, Key, Start, Traced
+from pgtare.observing.trace.capture.ring_selection import HeldRings, Key, Start, Traced
 from pgtare.observing.trace.capture.server import Server, require_outside, telling
 from pgtare.observing.trace.capture.target import Target, require_known
 from pgtare.observing.trace.file.disk_limits import LimitReached, Limits
@@ -107,7 +107,7 @@ def grab(
     if not starts:
         return None
     begins = {key: start.moment(key) for key, start in starts.items()}
-    held = Held(min(begins.values()), starts)
+    held = HeldRings(min(begins.values()), starts)
     document = {
         "pgtare": pgtare.__version__,
         "began": held.began.isoformat(),
@@ -205,7 +205,7 @@ def _notes(reaches: Sequence[SessionReach]) -> list[str]:
 def _take(
     server: Server,
     writer: Writer,
-    held: Held,
+    held: HeldRings,
     reaches: list[SessionReach],
     unreadable: Sequence[tuple[int, str]] = (),
 ) -> Grabbed:

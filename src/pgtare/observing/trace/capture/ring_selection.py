@@ -58,7 +58,7 @@ class Start:
 
 
 @dataclass
-class Held:
+class HeldRings:
     """Rings that are taken as they are, from where on. began: no call is older."""
 
     began: datetime
