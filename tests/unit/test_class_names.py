@@ -21,7 +21,6 @@ ALLOWED = {
     "Display": "progress of a command, each built on kit.progress",
     "Row": "a row of a table on the page",
     "Reader": "of perf's output, of the views of waits",
-    "Request": "what a command was asked for",
     "Snapshot": "counters at one moment",
     # words of PostgreSQL or of statistics, each used within one room
     "Answer": "of a trial, and of a query of the spool",
