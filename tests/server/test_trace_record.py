@@ -19,6 +19,7 @@ import pytest
 
 from pgtare.kit import machine
 from pgtare.observing.trace.analysis import ledger as ledgers
+from pgtare.observing.trace.analysis import statements
 from pgtare.observing.trace.analysis.profile import GROUPINGS, Scope, profile
 from pgtare.observing.trace.analysis.texts import statement_labels
 from pgtare.observing.trace.file.reader import load
@@ -60,6 +61,31 @@ def tracer(request: pytest.FixtureRequest) -> Cluster:
 both = pytest.mark.parametrize(
     "tracer", ["trace18", pytest.param("trace15", marks=pytest.mark.debian)], indirect=True
 )
+
+
+@both
+def test_a_statement_in_which_its_session_was_ended_is_in_the_trace(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    """The server writes no call of it, only the error."""
+    with (
+        session(tracer, application_name="traced-ended") as app,
+        recording(tracer, tmp_path / "rec", "--application", "traced-*"),
+    ):
+        wait_until_traced(onlooker, app)
+        pid = app.info.backend_pid
+
+        def end() -> None:
+            sleeps = "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = %s"
+            eventually(lambda: one(onlooker, sleeps, pid))
+            time.sleep(0.3)
+            onlooker.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
+
+        with during(end), pytest.raises(psycopg.errors.AdminShutdown):
+            app.execute("SELECT pg_sleep(600)")
+    book = ledgers.ledger(load(tmp_path / "rec"))
+    (found,) = [each for each in statements.report(book) if "57P01" in each.errors]
+    assert found.calls["execute"].max_ns > 0.3e9
 
 
 @both
