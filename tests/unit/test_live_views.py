@@ -420,6 +420,32 @@ def test_samples_that_were_dropped_early_do_not_count_as_idle(tmp_path: Path) ->
             assert shaded(text) == [("2026-11-02T07:30:00", "2026-11-02T11:00:00")]
 
 
+def test_hours_are_shown_though_their_minutes_were_dropped(tmp_path: Path) -> None:
+    """Of a window without whole hours at its ends what is there; its chart has minutes alone."""
+    seconds = 3600 * 10**9
+    looks: dict[str, list[Any]] = {"source": ["waits", "statements"], "ticks": [1] * 2}
+    looks |= {"covered_ns": [seconds] * 2}
+    waited: dict[str, list[Any]] = {"kind": ["statement"], "query_id": [6001], "role": ["web"]}
+    waited |= {"type": ["IO"], "event": ["DataFileRead"], "idle": [False]}
+    waited |= {"active_ns": [seconds // 2]}
+    kept_s: dict[Any, float] = {**UNLIMITED.kept_s, "minutes": 3 * 3600}
+    with Spool.open(tmp_path / "spool", replace(UNLIMITED, kept_s=kept_s)) as spool:
+        for hour in range(4, 15):
+            ts = at(0).replace(hour=hour)
+            rows = {"ticks": few_rows("ticks", ts, **looks)}
+            rows["statements"] = few_rows("statements", ts, **waited)
+            spool.commit(rows, {})
+        catch_up(spool, at(1))
+        assert newest(tmp_path / "spool").dropped_us["statements"]
+    window = "from=2026-11-02T05:30:00&to=2026-11-02T09:30:00"
+    with served(tmp_path / "spool") as one:
+        one.log_in()
+        (row,) = table(one, f"/breakdown.csv?by=role&table=by_role&{window}")
+        assert float(row["aas"]) == pytest.approx(0.5)
+        text = one.get(f"/breakdown?by=role&{window}").text
+        assert "The chart is shaded where it lacks rows." in text
+
+
 def shaded(text: str) -> list[tuple[str, str]]:
     """From when to when the first chart of a page is shaded."""
     (found,) = re.findall(r'id="charts">(.*?)</script>', text)

@@ -30,8 +30,9 @@ async def view(request: ViewRequest) -> ViewPage:
     """The view."""
     source = request.source("type")
     step_us = request.window.step_us(source.finest_s)
-    part = await request.within(source.rows)
-    series = await breakdown.series(part, "type", source, request.window.grain, step_us)
+    grain = request.window.grain
+    part = await request.within(source.rows, grain)
+    series = await breakdown.series(part, "type", source, grain, step_us)
     figures = await request.rows("transactions", only=request.of_server)
     shown = set(request.watched(source.ticks))
     counts = [row["most_processors"] for row in figures if row["host"] in shown]
@@ -49,7 +50,8 @@ async def view(request: ViewRequest) -> ViewPage:
         PageLink(f"by {words}", request.href("/breakdown", by=name))
         for name, words in (("event", "event"), ("query_id", "statement"), ("role", "role"))
     ]
-    notes = [source.note, *breakdown.cut_notes(request, part, source, charted=True)]
+    listed = await request.within(source.rows)
+    notes = [source.note, *breakdown.cut_notes(request, source, listed, part)]
     notes.append("Drag along the chart to select a window.")
     if processors:
         notes.append(f"The dashed line is the number of processors: {processors:g}.")

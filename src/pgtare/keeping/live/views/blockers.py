@@ -78,7 +78,7 @@ async def view(request: ViewRequest) -> ViewPage:
         page_rows(_MOMENTS, worst[:50], href),
         empty="No session was seen waiting for another one in this window.",
     )
-    notes = [_NOTE, *breakdown.cut_notes(request, part, SAMPLED, bool(moments))]
+    notes = [_NOTE, *breakdown.cut_notes(request, SAMPLED, part, part if moments else request)]
     first = PageSection("When", notes, "sampled", chart if moments else None, table)
     at_us = _moment(request, worst)
     tree = [await sessions_at(request, at_us)] if at_us is not None else []

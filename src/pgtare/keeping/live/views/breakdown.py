@@ -98,11 +98,11 @@ async def section(
 ) -> PageSection:
     """The table of one dimension, and its chart if that is wanted."""
     part = await request.within(source.rows)
-    drawn = await _chart(request, part, by, source) if chart else None
+    drawn, charted = await _chart(request, by, source) if chart else (None, request)
     rows, total = await members(part, by, source)
     quality = min((row["worst_quality"] for row in rows), default=source.quality)
     table = await _table(part, by, source, rows, total)
-    notes = [source.note, *cut_notes(request, part, source, drawn is not None)]
+    notes = [source.note, *cut_notes(request, source, part, charted)]
     return PageSection(title, notes, quality, drawn, table)
 
 
@@ -121,20 +121,23 @@ async def series(
 
 
 def cut_notes(
-    request: ViewRequest, part: ViewRequest, source: RowSource, charted: bool
+    request: ViewRequest, source: RowSource, part: ViewRequest, charted: ViewRequest
 ) -> list[str]:
-    """What a reader must know if only a part of the window has rows."""
-    if part is request:
-        return []
-    return [source.cut_note, *(["The chart is shaded there."] if charted else [])]
+    """What a reader must know if only a part of the window has rows, for a table or a chart."""
+    found = [] if part is request else [source.cut_note]
+    if charted is not request:
+        found.append("The chart is shaded where it lacks rows.")
+    return found
 
 
 def cut_shades(request: ViewRequest, part: ViewRequest) -> list[ChartShade]:
     """The time that has no rows, if there is some, to be marked in a chart of the window."""
     if part is request:
         return []
-    ends = request.window.after_us, part.window.after_us
-    return [ChartShade(*ends, "c0", "no rows of this time are kept")]
+    whole, kept = request.window, part.window
+    ends = (whole.after_us, kept.after_us), (kept.to_us, whole.to_us)
+    words = "no rows of this time are kept"
+    return [ChartShade(begin, end, "c0", words) for begin, end in ends if begin < end]
 
 
 async def members(
@@ -285,12 +288,14 @@ def figures_of(row: LiveRow, all_aas: float, transactions_s: float) -> dict[str,
     }
 
 
-async def _chart(request: ViewRequest, part: ViewRequest, by: str, source: RowSource) -> LiveChart:
-    """part: the request for the time that has rows."""
+async def _chart(request: ViewRequest, by: str, source: RowSource) -> tuple[LiveChart, ViewRequest]:
+    """The chart, and the request for the time that has rows for it."""
     charted = _CHARTED.get(by, by)
     grain, step_us = request.buckets(source, _MOST_CHARTED)
+    part = await request.within(source.rows, grain)
     rows = await series(part, charted, source, grain, step_us)
     shades = cut_shades(request, part)
-    return live_charts.activity_chart(
+    chart = live_charts.activity_chart(
         "activity", rows, request.window, step_us, None, charted == "type", shades
     )
+    return chart, part

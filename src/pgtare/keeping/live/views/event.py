@@ -72,7 +72,7 @@ async def view(request: ViewRequest) -> ViewPage:
 async def latency_sections(request: ViewRequest, source: RowSource) -> list[PageSection]:
     """Heat map and percentiles of the waits that the request is filtered by; none if none ended."""
     grain, step_us = request.buckets(source, _MOST_COUNTED)
-    part = await request.within(source.rows)
+    part = await request.within(source.rows, grain)
     found = await part.rows(
         "histogram",
         identifiers={"rows": source.rows},
@@ -99,7 +99,7 @@ async def latency_sections(request: ViewRequest, source: RowSource) -> list[Page
     return [
         PageSection(
             "Latency",
-            [*notes, *breakdown.cut_notes(request, part, source, charted=False)],
+            [*notes, *breakdown.cut_notes(request, source, part, request)],
             "exact",
             chart,
             PageTable("percentiles", caption, _PERCENTILES, lines),

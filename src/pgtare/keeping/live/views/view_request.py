@@ -144,28 +144,48 @@ class ViewRequest:
         wanted = self.words.get("source", "")
         return row_sources.row_source(dimensions, only, wanted, bool(self.watched("waits")))
 
-    async def within(self, rows: str) -> ViewRequest:
+    async def within(self, rows: str, grain: Grain = "hour") -> ViewRequest:
         """The same for the part of the window that has such rows, if that is not all of it.
 
-        rows: a relation, as `samples`. They may be kept for less time than the ticks that say how
-        long servers were watched.
+        rows: a relation, as `samples`; grain: as it is asked for. They may be kept for less time
+        than the ticks that say how long servers were watched.
         """
-        table = "sessions" if rows == "samples" else rows
-        table = spool_views.levels(table, self.window.grain)[0]
-        first_us = self.dropped_us.get(table, 0)
-        if first_us > self.newest_us:  # a clock was ahead
-            first_us = 0
-        if table == "sessions":  # without a sample in that time, nobody was active
-            kept_us = self.newest_us - _SAMPLES_KEPT_US
-            of_rows = self.spans.get(table, [kept_us])[0] - time_window.US
-            first_us = max(first_us, min(of_rows, kept_us))
-        first_us = -(-first_us // _MINUTE_US) * _MINUTE_US  # ticks may be there as minutes alone
-        if first_us <= self.window.after_us:
+        after_us, to_us = self._kept_samples() if rows == "samples" else self._kept(rows, grain)
+        if after_us <= self.window.after_us and to_us == self.window.to_us:
             return self
-        window = replace(self.window, after_us=min(first_us, self.window.to_us), last=None)
+        after_us = -(-after_us // _MINUTE_US) * _MINUTE_US  # ticks may be there as minutes alone
+        window = replace(self.window, after_us=min(after_us, to_us), to_us=to_us, last=None)
         part = replace(self, window=window)
         part.coverage = await part.rows("coverage")
         return part
+
+    def _kept_samples(self) -> tuple[int, int]:
+        """From when on there are samples, in the window; without one, nobody was active."""
+        kept_us = self.newest_us - _SAMPLES_KEPT_US
+        of_rows = self.spans.get("sessions", [kept_us])[0] - time_window.US
+        first_us = max(self._gone_us("sessions"), min(of_rows, kept_us))
+        return min(first_us, self.window.to_us), self.window.to_us
+
+    def _kept(self, rows: str, grain: Grain) -> tuple[int, int]:
+        """The longest part of the window of which no table has lost what is read of it.
+
+        Minutes may be gone, and hours there.
+        """
+        after_us, to_us = self.window.after_us, self.window.to_us
+        rolled = dict.fromkeys(spool_views.levels(rows, grain), self.newest_us)
+        longest, begin, end = (to_us, to_us), after_us, after_us
+        for span in spool_views.spans(rows, after_us, to_us, grain, rolled):
+            gone_us = self._gone_us(span.table)
+            if gone_us > span.after_us:
+                begin = min(gone_us, span.to_us)
+            end = span.to_us
+            longest = max(longest, (begin, end), key=lambda one: one[1] - one[0])
+        return longest
+
+    def _gone_us(self, table: str) -> int:
+        """Up to when rows of a table were dropped."""
+        first_us = self.dropped_us.get(table, 0)
+        return 0 if first_us > self.newest_us else first_us  # a clock was ahead
 
     def buckets(self, source: RowSource, most_rows: int) -> tuple[Grain, int]:
         """The grain of a chart's rows, and the length of its buckets in µs.
