@@ -16,6 +16,7 @@ from pgtare.estimate.trial.answer import Basis, ReasonKind
 from pgtare.estimate.trial.bursts import BURST, PACED, RUN, disturbed_pct
 from pgtare.estimate.trial.design import Arm, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
+from pgtare.weighing.instruments.model import Chosen
 from pgtare.weighing.weigh.limit import decided, reason_to_stop
 from pgtare.weighing.weigh.request import Request
 from tests.unit.estimate_textbook import clopper_pearson
@@ -192,6 +193,17 @@ def test_a_few_blocks_with_pauses_end_no_trial() -> None:
     few = rows[(rows["loop"] == BURST) | (rows["block"] < 2 * 20)]
     assert not decided(live(few, design()), {"some": 0.10}, 60.0)
     assert decided(live(rows, design()), {"some": 0.10}, 60.0)
+
+
+def test_what_is_above_while_bursts_are_held_up_ends_no_trial() -> None:
+    """It is withdrawn at the end, and may be decided when they are no longer."""
+    rows = recorded(np.random.default_rng(13), 4_000, cost_us=2.0)
+    now = live(rows, design(), limits=True)
+    request = Request(chosen=(Chosen("some", {}),), dsn="dbname=x", outside=True, at_most=0.01)
+    assert reason_to_stop(request, now, 60.0) == "decision"
+    assert reason_to_stop(request, now, 60.0, held_up=True) is None
+    below = replace(request, at_most=0.5)
+    assert reason_to_stop(below, now, 60.0, held_up=True) == "decision"
 
 
 def test_a_trial_stops_on_width_if_both_loops_are_narrow() -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.estimate.trial.analysis import analyse, live
-from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME
+from pgtare.estimate.trial.bursts import DISTURBED_MANY, DISTURBED_SOME, disturbed_pct
 from pgtare.estimate.trial.design import BATCHES, LEAST_BATCHES, Design, Runs, block_layout
 from pgtare.estimate.trial.results import TrialEstimate
 from pgtare.kit import machine, numbers
@@ -429,7 +429,8 @@ class OutsideRun:
                 now = live(rows, design, limits=decides)
                 if now.blocks >= design.least_blocks // 2:  # of fewer they are no use to anybody
                     display.look(now)
-                return reason_to_stop(self.request, now, so_far_s)
+                held_up = disturbed_pct(rows, design) > DISTURBED_SOME
+                return reason_to_stop(self.request, now, so_far_s, held_up=held_up)
 
             got = record(
                 self.loops,

@@ -63,9 +63,12 @@ def limits_of(request: Request) -> dict[str, float]:
 
 
 def reason_to_stop(
-    request: Request, now: Live, seconds: float
+    request: Request, now: Live, seconds: float, *, held_up: bool = False
 ) -> Literal["precision", "decision"] | None:
-    """Why a trial may stop before its time, None if it may not."""
+    """Why a trial may stop before its time, None if it may not.
+
+    held_up: bursts are held up so often that little is decided; it may still become less.
+    """
     waiting = [arm.waiting for arm in now.arms if arm.waiting is not None]
     narrow = request.precision is not None and width_reached(
         (arm.half_width_pct for arm in (*now.arms, *waiting)),
@@ -76,7 +79,11 @@ def reason_to_stop(
     )
     if narrow:
         return "precision"
-    return "decision" if decided(now, limits_of(request), seconds, _least(request)) else None
+    limits = limits_of(request)
+    if not decided(now, limits, seconds, _least(request)):
+        return None
+    wrong = held_up and (request.servers or "above" in _states(now, limits).values())
+    return None if wrong else "decision"
 
 
 def decided(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import psycopg
 
-from pgtare.errors import MeasurementError, UsageError
+from pgtare.errors import MeasurementError, PgtareError
 from pgtare.estimate.trial import observations
 from pgtare.estimate.trial.design import Design
 from pgtare.estimate.trial.observations import Observations
@@ -161,7 +161,7 @@ def _taking_part(trials: Trials) -> int:
     """How many sessions take part now; 0 if the server does not answer."""
     try:
         return trials.status().sessions_now
-    except (psycopg.Error, UsageError):  # the draining thread meets it too, and tells
+    except (psycopg.Error, PgtareError):  # the draining thread meets it too, and tells
         return 0
 
 

@@ -26,15 +26,17 @@ def describe(load: Mapping[str, Any], speed: bool = True) -> str:
     parts = [" ".join(part for part in (str(load.get("kind") or ""), _script(load)) if part)]
     if load.get("protocol") not in (None, "simple"):
         parts.append(f"{load['protocol']} protocol")
-    if (clients := load.get("clients")) is not None:
-        parts.append(numbers.counted(clients, "client"))
-    if (tps := load.get("median_tps")) is not None:
+    clients = load.get("clients")
+    if isinstance(clients, int):
+        parts.append(f"{numbers.count(clients)} {'client' if clients == 1 else 'clients'}")
+    tps = _number(load.get("median_tps"))
+    if tps is not None:
         parts.append(f"{numbers.rate(tps)} transactions/s")
     text = ", ".join(part for part in parts if part) or "not recorded"
     if speed and load.get("kind") == "pgbench":
         text += f" ({_asked(load)})"
     failed = load.get("failed")
-    return f"{text}; {numbers.count(failed)} failed" if failed else text
+    return f"{text}; {numbers.count(failed)} failed" if isinstance(failed, int) and failed else text
 
 
 def short(load: Mapping[str, Any]) -> str:
@@ -47,8 +49,8 @@ def off_rate(load: Mapping[str, Any], seconds: float) -> str | None:
 
     seconds: the length of the trial. pgbench draws the times between transactions at random.
     """
-    tps, asked = load.get("median_tps"), load.get("rate_tps")
-    if tps is None or not asked or seconds <= 0:
+    tps, asked = _number(load.get("median_tps")), _number(load.get("rate_tps"))
+    if tps is None or asked is None or asked <= 0 or seconds <= 0:
         return None
     chance = 1 + 5 * math.sqrt(asked / seconds)
     if abs(tps - asked) <= max(_OFF_RATE * asked, chance):
@@ -60,15 +62,18 @@ def off_rate(load: Mapping[str, Any], seconds: float) -> str | None:
 
 
 def _asked(load: Mapping[str, Any]) -> str:
-    asked, headroom = load.get("rate_tps"), load.get("headroom")
+    asked = _number(load.get("rate_tps"))
     if asked is None:
         return "full speed"
     text = f"target {numbers.rate(asked)}/s"
-    if headroom is None:
+    headroom = load.get("headroom")
+    if not isinstance(headroom, Mapping):
         return text
-    share = headroom["share"]
+    share, saturation = _number(headroom.get("share")), _number(headroom.get("saturation_tps"))
+    if share is None or saturation is None:
+        return text
     part = "half" if share == 0.5 else numbers.percent(100 * share)
-    return f"{text}; {part} of {numbers.rate(headroom['saturation_tps'])}/s at saturation"
+    return f"{text}; {part} of {numbers.rate(saturation)}/s at saturation"
 
 
 def _script(load: Mapping[str, Any]) -> str:
@@ -81,3 +86,9 @@ def _script(load: Mapping[str, Any]) -> str:
     return " + ".join(
         PurePath(path).name + ("" if equal else f" (weight {weight})") for path, weight in pairs
     )
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
