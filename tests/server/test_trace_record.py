@@ -375,14 +375,8 @@ def test_places_that_cannot_be_used(tracer: Cluster, tmp_path: Path) -> None:
         (("--pid", "-1", "--role", "nix", "--database", "nix"), "session -1, role nix, database"),
         (("--max-size", "0"), "nothing was begun"),
         (("--reserve", "1000000G"), "nothing was begun"),
-        (("--query-id", "0"), "--query-id 0"),
-        (
-            ("--query-id", "5", "--application", "x*", "--role", "app"),
-            "leave out --role, --application",
-        ),
-        (("--armed", "--pid", "1"), "leave out --pid"),
+        (("--armed", "--application", "x*", "--role", "app"), "leave out --role, --application"),
         (("--armed", "--level", "12"), "leave out --level"),
-        (("--armed", "--query-id", "5"), "leave out one"),
         (("--duration", ""), "--duration"),
     ],
 )
@@ -399,7 +393,6 @@ def test_what_cannot_be_recorded_is_refused_at_once(
     [
         ("--application=nobody", "no matching session answered"),
         ("--armed", "`pgtare trace status` shows what is armed"),
-        ("--query-id=5", "no session ran a statement with that identifier"),
     ],
 )
 def test_nobody_was_there(tracer: Cluster, tmp_path: Path, option: str, why: str) -> None:
@@ -428,31 +421,12 @@ def test_without_privilege(tracer: Cluster, onlooker: Connection, tmp_path: Path
     message = refused("trace", "record", tmp_path / "x", "--dsn", dsn)
     assert "GRANT pg_read_all_stats" in message
     assert "sql_trace_set" in message
-    statement = ("trace", "record", tmp_path / "x", "--dsn", dsn, "-d", "0.1s", "--query-id", "5")
-    message = refused(*statement)
-    assert "GRANT ALTER SYSTEM ON PARAMETER sql_trace.query_ids, sql_trace.query_level" in message
-    assert "GRANT pg_read_all_stats" in message
     assert not (tmp_path / "x").exists()
     grants = message.partition("has to run: ")[2]
     onlooker.execute(grants.encode())
-    assert "none was traced" in in_process(*statement).stdout
+    done = in_process("trace record {} --dsn {} -d 0.1s", tmp_path / "x", dsn)
+    assert "none was traced" in done.stdout
     onlooker.execute(f"{grants.replace('GRANT', 'REVOKE').replace(' TO ', ' FROM ')}".encode())
-
-
-def test_a_level_that_somebody_set_is_not_removed(
-    tracer: Cluster, onlooker: Connection, tmp_path: Path
-) -> None:
-    onlooker.execute("ALTER SYSTEM SET sql_trace.query_level = 1")
-    onlooker.execute("SELECT pg_reload_conf()")
-    try:
-        eventually(lambda: one(onlooker, "SHOW sql_trace.query_level") == "1")
-        options = ("--dsn", tracer.dsn(), "-d", "0.1s", "--query-id", "5")
-        message = refused("trace", "record", tmp_path / "x", *options)
-    finally:
-        onlooker.execute("ALTER SYSTEM RESET sql_trace.query_level")
-        onlooker.execute("SELECT pg_reload_conf()")
-    assert "sql_trace.query_level is set already (1)" in message
-    eventually(lambda: one(onlooker, "SHOW sql_trace.query_level") == "12")
 
 
 @pytest.mark.parametrize("title", ["postgres: somebody", "sshd: somebody"])
@@ -466,19 +440,6 @@ def test_times_of_the_kernel_only_of_a_server_that_is_here(
         done = in_process("trace record {} --duration 1s --reserve 0 --dsn {}", path, tracer.dsn())
     assert done.returncode == 0, done.stderr
     assert bool(load(path).processor) == title.startswith("postgres:")
-
-
-def test_statements_without_identifiers(tracer: Cluster, tmp_path: Path) -> None:
-    rec = tmp_path / "x"
-    for setting, why in (
-        ("compute_query_id=off", "compute_query_id = on"),
-        ("compute_query_id=auto", "compute_query_id = on"),
-        ("sql_trace.query_ids=7", "set already (7)"),
-    ):
-        dsn = tracer.dsn(options=f"-c {setting}")
-        message = refused("trace", "record", rec, "--dsn", dsn, "-d", "1", "--query-id", "5")
-        assert why in message
-        assert not rec.exists()
 
 
 def test_without_the_extension_and_the_module(

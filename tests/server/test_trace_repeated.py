@@ -13,7 +13,7 @@ from pgtare.observing.trace.analysis import ledger as ledgers
 from pgtare.observing.trace.analysis.profile import Scope, profile
 from pgtare.observing.trace.file.reader import load
 from pgtare.postgres.cluster import Cluster
-from tests.sessions import Connection, eventually, executed_s, one, session
+from tests.sessions import Connection, eventually, executed_s, session
 from tests.trace_recorder import (
     call_bytes,
     given_back,
@@ -126,7 +126,7 @@ def test_texts_of_before_that_are_used_again(
         "all ended",
         *(
             pytest.param(option, marks=pytest.mark.slow)
-            for option in ("--query-id", "--application", "--pid", "--armed")
+            for option in ("--application", "--pid", "--armed")
         ),
     ],
 )
@@ -141,12 +141,7 @@ def test_only_sessions_that_are_asked_for(
         traced_once(tracer, onlooker, passing, tmp_path / "s0", marked("passing"))
         asked = stack.enter_context(session(tracer, application_name="billing"))
         own = pid_of(asked)
-        plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
-        value = {
-            "--application": "billing",
-            "--pid": str(pid_of(asked)),
-            "--query-id": str(plan[0]["Query Identifier"]),
-        }.get(how)
+        value = {"--application": "billing", "--pid": str(pid_of(asked))}.get(how)
         options = [f"{how}={value}"] if value else []
         if how == "--armed":
             asked.execute("SET sql_trace.level = 12")
@@ -154,9 +149,8 @@ def test_only_sessions_that_are_asked_for(
         if how == "all ended":
             options = ["--application", "bill*"]
         with recording(tracer, tmp_path / "b1", *options):
-            if how in ("--query-id", "--armed"):
+            if how == "--armed":
                 eventually(lambda: (tmp_path / "b1").exists(), 30)
-                eventually(lambda: how == "--armed" or one(asked, "SHOW sql_trace.query_ids"), 30)
                 time.sleep(0.3)
             else:
                 wait_until_traced(onlooker, asked)

@@ -80,22 +80,40 @@ def test_sessions_of_a_role_or_in_a_database(
     assert level_of(onlooker, pid) == 0
 
 
+@contextlib.contextmanager
+def recording_of(
+    cluster: Cluster, path: Path, onlooker: Connection, query_id: str
+) -> Iterator[None]:
+    """The recorder, while the server's configuration has a statement traced in all sessions."""
+    with recording(cluster, path, "--armed"):
+        eventually(path.exists, 30)
+        onlooker.execute(f"ALTER SYSTEM SET sql_trace.query_ids = '{query_id}'".encode())
+        onlooker.execute("SELECT pg_reload_conf()")
+        try:
+            yield
+        finally:
+            onlooker.execute("ALTER SYSTEM RESET sql_trace.query_ids")
+            onlooker.execute("SELECT pg_reload_conf()")
+
+
+def wait_until_set(client: Connection, query_id: str) -> None:
+    eventually(lambda: one(client, "SHOW sql_trace.query_ids") == query_id)
+
+
 def test_statement_by_its_identifier(
     tracer: Cluster, onlooker: Connection, sessions: dict[str, Connection], tmp_path: Path
 ) -> None:
-    """Wherever it runs, and nothing else; afterwards the configuration is as before."""
+    """Wherever it runs, and nothing else."""
     wanted = "SELECT 'wanted' FROM pg_am LIMIT 1"
     plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
     query_id = str(plan[0]["Query Identifier"])
-    shown = "SHOW sql_trace.query_ids"
-    with recording(tracer, tmp_path / "rec", f"--query-id={query_id}", "--level", "1"):
+    with recording_of(tracer, tmp_path / "rec", onlooker, query_id):
         for client in sessions.values():
-            eventually(lambda client=client: one(client, shown) == query_id)  # type: ignore[misc]
+            wait_until_set(client, query_id)
             client.execute("SELECT 'other'")
             client.execute(wanted.encode())
     assert executed(tmp_path / "rec") == {wanted}
     assert {ring.user for ring in load(tmp_path / "rec").rings.values()} >= {"clerk"}
-    eventually(lambda: one(onlooker, shown) == "")
 
 
 def test_waits_of_other_statements_are_not_recorded(
@@ -105,8 +123,8 @@ def test_waits_of_other_statements_are_not_recorded(
     wanted, client = "SELECT pg_sleep(0.02) FROM pg_am LIMIT 1", sessions["plain"]
     plan = one(onlooker, f"EXPLAIN (VERBOSE, FORMAT json) {wanted}")
     query_id = str(plan[0]["Query Identifier"])
-    with recording(tracer, tmp_path / "rec", f"--query-id={query_id}"):
-        eventually(lambda: one(client, "SHOW sql_trace.query_ids") == query_id)
+    with recording_of(tracer, tmp_path / "rec", onlooker, query_id):
+        wait_until_set(client, query_id)
         took_s = 0.0
         for _ in range(5):
             took_s += executed_s(client, wanted)

@@ -333,9 +333,8 @@ def test_rights_are_checked_before_a_directory_is_made(
 
 @on_one_server
 def test_what_only_sql_trace_can_do_is_refused(timed: Cluster, tmp_path: Path) -> None:
-    for options in (["--level", "12"], ["--query-id", "5"]):
-        message = refused("trace", "record", tmp_path / "r", *options, "--dsn", timed.dsn())
-        assert f"leave out {options[0]}" in message
+    message = refused("trace", "record", tmp_path / "r", "--level", "12", "--dsn", timed.dsn())
+    assert "leave out --level" in message
     message = refused("trace", "status", "--dsn", timed.dsn())
     assert "no extension sql_trace" in message
 

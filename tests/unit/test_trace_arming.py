@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg
-import pytest
 
-from pgtare.observing.trace.capture import recorder_guard
 from pgtare.observing.trace.capture.arming import Arming
 from pgtare.observing.trace.capture.before_recording import Earlier
 from pgtare.observing.trace.capture.drain import Drain, _Ring
@@ -91,28 +87,6 @@ def test_a_session_with_the_number_of_one_that_has_ended_is_given_back() -> None
     assert not guard.sessions
 
 
-def test_a_guard_outlasts_a_long_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recorder ends as the server crashes; what it set in the configuration is still there."""
-    now = [0.0]
-    given_back: list[bool] = []
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    def give_back(left: recorder_guard._Left) -> None:
-        if now[0] < 600:
-            raise ConnectionRefusedError
-        given_back.append(left.altered)
-
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr(recorder_guard, "time", clock)
-    monkeypatch.setattr(recorder_guard, "_give_back", give_back)
-    said = json.dumps({"dsn": "host=nowhere", "altered": True}).encode()
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=[said]))
-    recorder_guard._watch()
-    assert given_back == [True]
-
-
 def test_a_right_that_is_lost_in_mid_recording_ends_it_as_usual(tmp_path: Path) -> None:
     """Its sessions cannot be given back: that is said, and the file has its end."""
     path = tmp_path / "t.pgtrace"
@@ -125,6 +99,7 @@ def test_a_right_that_is_lost_in_mid_recording_ends_it_as_usual(tmp_path: Path) 
     recorder.server, recorder.target, recorder.path = server, Target(4), path
     recorder.choice = Choice(recorder.target, BEGAN)
     recorder.began, recorder.until, recorder.notes = BEGAN, None, []
+    recorder._still_traced = []
     recorder.unnumbered, recorder._schedstat = False, False
     recorder.writer = Writer(path, b"{}", NO_RESERVE)
     recorder.drain = Drain(server, recorder.writer, recorder.choice, waits=False)
@@ -132,6 +107,7 @@ def test_a_right_that_is_lost_in_mid_recording_ends_it_as_usual(tmp_path: Path) 
     arming = SimpleNamespace(armed={4711: BEGAN}, notes=[], disarm=disarm)
     recorder.arming = cast(Arming, arming)
     done = recorder._finish("time", "", 0.0)
+    assert done.still_traced == [4711]
     why, left = done.notes
     assert why.startswith("permission denied for function sql_trace_set: ")
     assert "session 4711; SELECT public.sql_trace_set(pid, NULL)" in left

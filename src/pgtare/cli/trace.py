@@ -65,9 +65,6 @@ def record(
     application: Annotated[
         str | None, typer.Option(help="Sessions by application_name: a pattern, for example shop*.")
     ] = None,
-    query_id: Annotated[
-        list[int] | None, typer.Option(help="These statements, in any session.")
-    ] = None,
     armed: Annotated[
         bool, typer.Option("--armed", help="Record only what is traced already.")
     ] = False,
@@ -99,15 +96,12 @@ def record(
         raise UsageError(f"--level {level}: choose among {', '.join(map(str, LEVELS))}")
     if armed and level is not None:
         raise UsageError("--armed records at the levels that settings have set: leave out --level")
-    if 0 in (query_id or ()):
-        raise UsageError("--query-id 0: none has it; see pg_stat_statements.queryid")
     length = seconds("--duration", duration) if duration is not None else None
     target = Target(
         pids=frozenset(pid or ()),
         roles=frozenset(role or ()),
         databases=frozenset(database or ()),
         application=application,
-        query_ids=tuple(query_id or ()),
         armed_only=armed,
     )
     limits = Limits(total=size("--max-size", max_size), reserve=size("--reserve", reserve))
@@ -128,7 +122,7 @@ def record(
         why = f"{done.why}, and no call had room" if lacks_calls else done.why
         read = f"pgtare trace profile {path}" if _kept(done) else None
         raise files.ended_by_full_disk(path, why, read)
-    if not _kept(done):
+    if done.still_traced or not _kept(done):
         raise typer.Exit(1)
 
 
@@ -171,16 +165,12 @@ _NOBODY_ARMED_WAITS = (
     "no session had wait_event_timing.capture = trace, so none was recorded: leave out --armed to "
     "have them traced"
 )
-_NO_STATEMENT = (
-    "no session ran a statement with that identifier, so none was traced: identifiers are in "
-    "pg_stat_statements.queryid and pg_stat_activity.query_id"
-)
 
 
 def _nobody(target: Target, calls: bool) -> str:
     if target.armed_only:
         return _NOBODY_ARMED if calls else _NOBODY_ARMED_WAITS
-    return _NO_STATEMENT if target.query_ids else _NOBODY
+    return _NOBODY
 
 
 def _summary(done: TraceRecorded, target: Target) -> list[str]:

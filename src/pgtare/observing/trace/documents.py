@@ -42,6 +42,9 @@ class TraceRecorded(Document):
     )
     unread_records: int = Field(description="records of calls of these")
     unread_bytes: int = Field(description="size of those records")
+    still_traced: list[int] = Field(
+        description="processes that may still be traced, as a right was taken away meanwhile"
+    )
     notes: list[str] = Field(description="what a reader must know, in sentences")
 
 

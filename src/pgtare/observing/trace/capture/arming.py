@@ -10,8 +10,8 @@ from pgtare.kit.notes import alike, who
 from pgtare.observing.trace.capture import recorder_locks
 from pgtare.observing.trace.capture.recorder_guard import Guard
 from pgtare.observing.trace.capture.ring_selection import Choice, Key
-from pgtare.observing.trace.capture.server import Server, telling
-from pgtare.observing.trace.capture.target import BY_RECORDER, BY_STATEMENT, QUERY_SETTINGS, Target
+from pgtare.observing.trace.capture.server import Server
+from pgtare.observing.trace.capture.target import BY_RECORDER, BY_STATEMENT, Target
 from pgtare.postgres import pooler
 
 _CLIENTS = """
@@ -56,22 +56,10 @@ class Arming:
     _kept: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     _said: list[tuple[int, str]] = field(default_factory=list)
     _sessions: dict[Key, _Session] = field(default_factory=dict)
-    _altered: bool = False
-
-    def arm_statements(self) -> None:
-        """Have the statements of query_ids traced in every session, by the configuration."""
-        ids = ", ".join(map(str, self.target.query_ids))
-        with telling():
-            self.guard.altered()
-            self._altered = True
-            for setting, value in zip(QUERY_SETTINGS, (ids, self.target.level), strict=True):
-                alter = f"ALTER SYSTEM SET {setting} = '{value}'"
-                self.server.conn.execute(alter.encode())
-            self.server.rows("SELECT pg_reload_conf()")
 
     def arm_new(self) -> None:
         """Ask for sessions that match and that we have not met yet, and for those we have lost."""
-        if self.target.query_ids or self.target.armed_only:
+        if self.target.armed_only:
             return
         query = _CLIENTS if self.server.has_calls else _CLIENTS_OF_WAITS
         clients = self.server.rows(query)
@@ -152,9 +140,6 @@ class Arming:
 
     def disarm(self) -> None:
         """Give every session back to its settings. Those that have ended are no trouble."""
-        if self._altered:
-            recorder_locks.reset_queries(self.server)
-            self._altered = False
         if self.armed:
             recorder_locks.give_back(self.server, self.armed)
             self.armed.clear()

@@ -140,6 +140,7 @@ class Drain:
         self._labels: dict[int, tuple[str, str]] = {}
         self.unread = Unread()
         self.query_ids: set[int] = set()
+        self._now_ns: int | None = None
         self._unread_before = server.unread()
         self._rings = 0
 
@@ -194,6 +195,7 @@ class Drain:
 
     def look(self) -> bool:
         """Read every ring; whether one is so full that it wants to be read again at once."""
+        self._now_ns = None
         busy = False
         sessions: dict[int, list[_Session]] = defaultdict(list)
         for found in rings(self.server, self.began):
@@ -325,8 +327,10 @@ class Drain:
     def _tell_loss(self, ring: int, lost: int, when_ns: int | None = None) -> None:
         """when_ns: when the first record after it began; None: that is not known, so now."""
         if when_ns is None:
-            ((now,),) = self.server.rows("SELECT clock_timestamp()")
-            when_ns = epoch_ns(now)
+            if self._now_ns is None:  # once a look, in which there may be hundreds of losses
+                ((now,),) = self.server.rows("SELECT clock_timestamp()")
+                self._now_ns = epoch_ns(now)
+            when_ns = self._now_ns
         self.writer.add(Table.LOSSES, row(Table.LOSSES, ring, when_ns, lost))
 
     def _look_at_waits(self, sessions: Mapping[int, list[_Session]]) -> bool:

@@ -71,8 +71,6 @@ class TraceRecorder:
         self.guard = Guard(dsn, pid, calls=server.has_calls)
         try:
             server.level(None if target.armed_only else target.level)
-            if target.query_ids:
-                server.require_calls("--query-id")
             if not target.armed_only:
                 check(server, target)
             require_outside(server, path)
@@ -103,6 +101,7 @@ class TraceRecorder:
         self.drain = Drain(server, self.writer, self.choice, waits=server.has_waits)
         self.until: datetime | None = None
         self.notes: list[str] = []
+        self._still_traced: list[int] = []
         self._schedstat = run_queue.is_local(server.conn.info.host, pid)
 
     @property
@@ -148,8 +147,6 @@ class TraceRecorder:
     ) -> tuple[str, str]:
         flushed = start
         try:
-            if self.target.query_ids:
-                self.arming.arm_statements()
             while not asked() and time.monotonic() - start < limit:
                 with telling():
                     self.arming.arm_new()
@@ -188,7 +185,8 @@ class TraceRecorder:
                 self.notes.append(f"{ex}; what sessions did last may be missing")
                 if isinstance(ex, UsageError) and self.arming.armed:
                     # a right was taken away meanwhile, and our guard has no more of them
-                    left = who("session", sorted(self.arming.armed))
+                    self._still_traced = sorted(self.arming.armed)
+                    left = who("session", self._still_traced)
                     give_back = f"SELECT {self.server.setter_name}(pid, NULL)"
                     self.notes.append(f"may still be traced: {left}; {give_back} ends that")
             seconds = time.monotonic() - start
@@ -227,13 +225,14 @@ class TraceRecorder:
             unread_sessions=unread.sessions,
             unread_records=unread.records,
             unread_bytes=unread.bytes,
+            still_traced=self._still_traced,
             notes=[*self.arming.notes, *hints, *self.notes, *notes],
         )
 
     def _keep_open_waits(self, waits: list[OpenWait], now: datetime) -> None:
         """Waits that no ring has: those under way, and those of sessions that never answered."""
         taken = self.drain.keep_open_waits(waits, now, idle=False)
-        if not (self.target.query_ids or (self.target.armed_only and self.server.has_calls)):
+        if not (self.target.armed_only and self.server.has_calls):
             untraced = [
                 wait
                 for wait in open_waits.throughout(self.waits_first, waits, self.began)

@@ -19,9 +19,6 @@ from pgtare.kit.interpreter import module_command
 _MODULE = "pgtare.observing.trace.capture.recorder_guard"
 #: How long the guard tries to reach the server after the recorder has died, in s.
 _PATIENCE_S = 30.0
-#: The same if it has to change the configuration back: no session outlives a crash of the server,
-#: but that does, and recovery can take minutes. And the pause between two later tries.
-_OF_CONFIGURATION_S, _PAUSE_S = 1800.0, 15.0
 
 
 class Guard:
@@ -60,10 +57,6 @@ class Guard:
         """That session has ended."""
         self._tell({"ended": pid})
 
-    def altered(self) -> None:
-        """The server's configuration is about to be changed on our behalf."""
-        self._tell({"altered": True})
-
     def dismiss(self) -> None:
         """All has been given back."""
         self._tell({"done": True})
@@ -77,13 +70,12 @@ class Guard:
 
 @dataclass
 class _Left:
-    """What a dead recorder left: sessions by when each began, and a configuration it changed."""
+    """What a dead recorder left: sessions by when each began."""
 
     dsn: str = ""
     recorder: int = 0
     calls: bool = True
     sessions: dict[int, str] = field(default_factory=dict)
-    altered: bool = False
 
 
 def _watch() -> None:
@@ -97,31 +89,27 @@ def _watch() -> None:
         left.dsn = message.get("dsn", left.dsn)
         left.recorder = message.get("recorder", left.recorder)
         left.calls = message.get("calls", left.calls)
-        left.altered |= bool(message.get("altered"))
         if "pid" in message:
             left.sessions[int(message["pid"])] = str(message["started"])
         left.sessions.pop(message.get("ended", 0), None)
         if message.get("done"):
-            left.sessions, left.altered = {}, False
-    begun = time.monotonic()
-    until = begun + (_OF_CONFIGURATION_S if left.altered else _PATIENCE_S)
-    while (left.sessions or left.altered) and time.monotonic() < until:
+            left.sessions = {}
+    until = time.monotonic() + _PATIENCE_S
+    while left.sessions and time.monotonic() < until:
         try:
             _give_back(left)
             return
         except Exception:
-            time.sleep(1.0 if time.monotonic() < begun + _PATIENCE_S else _PAUSE_S)
+            time.sleep(1.0)
 
 
 def _give_back(left: _Left) -> None:
     # loaded only if it is needed: most guards are dismissed
-    from pgtare.observing.trace.capture.recorder_locks import give_back, reset_queries
+    from pgtare.observing.trace.capture.recorder_locks import give_back
     from pgtare.observing.trace.capture.server import Need, open_server
 
     need = Need.CALLS if left.calls else Need.WAITS
     with open_server(left.dsn, need, any_version=True) as server:
-        if left.altered:
-            reset_queries(server)
         give_back(server, left.sessions, left.recorder)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from pgtare.observing.trace.capture.server import Server
-from pgtare.observing.trace.capture.target import QUERY_SETTINGS
 from pgtare.postgres import pooler
 
 #: The first half of our locks' keys ("pgtr"), and of those of recorders of waits alone, which ask
@@ -82,10 +81,3 @@ def give_back(
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
     # a session that has ended would only cause a warning; another with its number is not ours
     server.rows(_GIVE_BACK, left, [sessions[pid] for pid in left])
-
-
-def reset_queries(server: Server) -> None:
-    """No longer trace any statement by its query id."""
-    for setting in QUERY_SETTINGS:
-        server.conn.execute(f"ALTER SYSTEM RESET {setting}".encode())
-    server.rows("SELECT pg_reload_conf()")

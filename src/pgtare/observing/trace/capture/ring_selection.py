@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pgtare.observing.trace.capture.before_recording import Earlier
-from pgtare.observing.trace.capture.target import BY_STATEMENT, Target
+from pgtare.observing.trace.capture.target import Target
 
 #: What a session that ends writes in any case, in bytes.
 _END = 32
@@ -147,8 +147,7 @@ class Choice:
             return True
         if ring.key not in self.before and ring.started < self.began:
             self.before[ring.key] = ring.bytes or 0
-        by_ring = self.target.armed_only or bool(self.target.query_ids)
-        if not (self._by_ring(ring) if by_ring else self._by_session(ring)):
+        if not (self._by_ring(ring) if self.target.armed_only else self._by_session(ring)):
             return False
         least = _END if ring.ended else 0
         if ring.bytes is not None and ring.bytes - self.before.get(ring.key, 0) <= least:
@@ -157,11 +156,10 @@ class Choice:
         return True
 
     def _by_ring(self, ring: Traced) -> bool:
-        """Nothing is requested: what is traced already, or by its statements' identifiers."""
-        why = self.target.armed_only or ring.reason == BY_STATEMENT
+        """Nothing is requested: what settings have traced."""
         if ring.ended is not None:  # the server tells no level of it any more
-            return why and (ring.key in self._traced or ring.started >= self.began)
-        if why and ring.level > 0:
+            return ring.key in self._traced or ring.started >= self.began
+        if ring.level > 0:
             self._traced.add(ring.key)
         else:
             self._traced.discard(ring.key)

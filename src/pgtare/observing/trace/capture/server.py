@@ -20,8 +20,8 @@ _NO_WAITS = (
     "CREATE EXTENSION wait_event_timing; there, or use --level 4"
 )
 _NO_CALLS = (
-    "only waits are recorded here, which is level 8: leave out {}, or record with the extension "
-    "sql_trace"
+    "only waits are recorded here, which is level 8: leave out --level {}, or record with the "
+    "extension sql_trace"
 )
 
 
@@ -136,18 +136,13 @@ class Server:
         """The level of a recording; if none was asked for, all that can be recorded."""
         if not self.has_calls:
             if asked not in (None, 8):
-                raise UsageError(_NO_CALLS.format(f"--level {asked}"))
+                raise UsageError(_NO_CALLS.format(asked))
             return 8
         if asked is None:
             return 12 if self.has_waits else 4
         if asked >= 8 and not self.has_waits:
             raise UsageError(_NO_WAITS.format(self.conn.info.dbname))
         return asked
-
-    def require_calls(self, option: str) -> None:
-        """Raise UsageError if only waits are recorded."""
-        if not self.has_calls:
-            raise UsageError(_NO_CALLS.format(option))
 
     @property
     def local(self) -> bool:

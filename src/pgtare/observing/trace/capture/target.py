@@ -17,8 +17,6 @@ DEFAULT_LEVEL = 12
 BY_STATEMENT = "query_ids"
 #: The same: nobody asked for it, and the server keeps what it did last.
 BY_RECORDER = "recorder"
-#: Of the server, that trace statements by their query ids.
-QUERY_SETTINGS = ("sql_trace.query_ids", "sql_trace.query_level")
 
 _RIGHTS = """
 SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
@@ -28,15 +26,6 @@ SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
 """
 
 
-_STATEMENT_RIGHTS = """
-SELECT quote_ident(current_user), pg_has_role('pg_read_all_stats', 'USAGE'),
-       has_parameter_privilege('sql_trace.query_ids', 'ALTER SYSTEM')
-       AND has_parameter_privilege('sql_trace.query_level', 'ALTER SYSTEM'),
-       has_function_privilege('pg_reload_conf()', 'EXECUTE'),
-       current_setting('sql_trace.query_ids'),
-       (SELECT setting FROM pg_settings
-        WHERE name = 'sql_trace.query_level' AND source = 'configuration file')
-"""
 _UNNUMBERED = """
 SELECT current_setting('compute_query_id') = 'off' OR current_setting('compute_query_id') = 'auto'
        AND current_setting('track_activities')::bool AND query_id IS NULL
@@ -59,7 +48,7 @@ UNION ALL SELECT 'database', name FROM unnest(%s::text[]) name WHERE NOT EXISTS
 class Target:
     """Sessions to trace at a level: all that match every field that is set.
 
-    application: a shell pattern. query_ids: only these statements, in whatever session.
+    application: a shell pattern. armed_only: start no trace, record what settings have traced.
     """
 
     level: int = DEFAULT_LEVEL
@@ -67,17 +56,12 @@ class Target:
     roles: frozenset[str] = frozenset()
     databases: frozenset[str] = frozenset()
     application: str | None = None
-    query_ids: tuple[int, ...] = ()
     armed_only: bool = False
 
     def __post_init__(self) -> None:
         """Raise UsageError for wishes that exclude each other."""
-        if not (self.query_ids or self.armed_only):
+        if not self.armed_only:
             return
-        if self.query_ids and self.armed_only:
-            raise UsageError(
-                "--armed starts no trace, and --query-id traces statements: leave out one"
-            )
         wishes = {
             "--pid": self.pids,
             "--role": self.roles,
@@ -85,12 +69,9 @@ class Target:
             "--application": self.application is not None,
         }
         if named := [option for option, wish in wishes.items() if wish]:
-            why = (
-                "--query-id traces statements"
-                if self.query_ids
-                else "--armed records what is traced"
+            raise UsageError(
+                "--armed records what is traced in whatever session: leave out " + ", ".join(named)
             )
-            raise UsageError(f"{why} in whatever session: leave out {', '.join(named)}")
 
     def matches(
         self, pid: int, role: str | None, database: str | None, application: str | None
@@ -108,9 +89,6 @@ class Target:
 
 def check(server: Server, target: Target) -> None:
     """Raise UsageError, with the line that mends it, if we may not."""
-    if target.query_ids:
-        _check_statements(server)
-        return
     demand_set_level(server, "trace other sessions")
     require_known(server, target.pids, target)
 
@@ -122,34 +100,6 @@ def require_known(server: Server, pids: Collection[int], target: Target) -> None
     if absent:
         listed = ", ".join(f"{what} {name}" for what, name in absent)
         raise UsageError(f"the server has no {listed}: nothing would be traced")
-
-
-def _check_statements(server: Server) -> None:
-    with telling():
-        ((user, sees, sets, reloads, now, level),) = server.rows(_STATEMENT_RIGHTS)
-    demand(
-        "trace statements by --query-id",
-        user,
-        {
-            SEE: sees,
-            f"ALTER SYSTEM ON PARAMETER {', '.join(QUERY_SETTINGS)}": sets,
-            "EXECUTE ON FUNCTION pg_reload_conf()": reloads,
-        },
-    )
-    if now:
-        raise UsageError(
-            f"sql_trace.query_ids is set already ({now}): its traces are recorded by --armed"
-        )
-    if level is not None:
-        raise UsageError(
-            f"sql_trace.query_level is set already ({level}), and a recording by --query-id would "
-            "remove it: set sql_trace.query_ids as well, and record with --armed"
-        )
-    if unnumbered(server):
-        raise UsageError(
-            "statements have no query identifiers on this server: a superuser has to run "
-            + NUMBERING
-        )
 
 
 def unnumbered(server: Server) -> bool:
