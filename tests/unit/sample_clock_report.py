@@ -25,7 +25,6 @@ from pgtare.observing.clock.schema import (
     Gap,
     Gaps,
     Meaning,
-    PlanTiming,
     Span,
     Trust,
 )
@@ -169,12 +168,4 @@ def sample() -> ClockReport:
                 cost_ns=Span(lo=15.0, likely=20.0, hi=30.0),
             )
         ],
-        plan=PlanTiming(
-            source="plan.json",
-            calls=11,
-            calls_lo=10,
-            calls_hi=12,
-            call_ns=Span(lo=35.0, likely=41.8, hi=51.4),
-            timing_ms=Span(lo=1.0, likely=2.0, hi=3.0),
-        ),
     )

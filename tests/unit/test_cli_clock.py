@@ -21,7 +21,7 @@ from rich.console import Console
 from pgtare.kit.progress import Display
 from pgtare.observing.clock import cores, show
 from pgtare.observing.clock.clocks import BY_NAME
-from pgtare.observing.clock.consequences import meaning, node_calls
+from pgtare.observing.clock.consequences import meaning
 from pgtare.observing.clock.cpuid import Leaves
 from pgtare.observing.clock.diagnosis import Setup, diagnose
 from pgtare.observing.clock.schema import ClockReport, Trust
@@ -105,7 +105,6 @@ def test_the_longest_summary_has_44_lines() -> None:
     assert report.gaps is not None
     report.gaps.causes = report.gaps.causes * 2
     report.meaning = meaning(report.clocks, report.diagnosis.postgres19)
-    report.plan = None
     console = Console(width=80, file=io.StringIO())
     console.print(show.summary(report), highlight=False)
     assert isinstance(console.file, io.StringIO)
@@ -134,8 +133,6 @@ def run() -> Run:
         (("-d", "0"), "--duration 0: give a time over 0"),
         (("-d", "-3"), "--duration -3: give a time over 0"),
         (("-d", "soon"), "--duration soon: give a time over 0"),
-        (("--explain", "/nowhere.json"), "/nowhere.json cannot be read: No such file"),
-        (("--explain", "/proc/self/status"), "/proc/self/status is not JSON: EXPLAIN"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(
@@ -188,110 +185,10 @@ def test_the_histogram_is_printed_where_asked_for(run: Run) -> None:
     assert re.search(r"^ *(?:31|63|127|255) +[\d,]+ +\d+\.\d{4} % +\d+\.\d{4} %", out, re.MULTILINE)
 
 
-PLAN = [
-    {
-        "Plan": {
-            "Node Type": "Aggregate",
-            "Strategy": "Plain",
-            "Plan Rows": 1,
-            "Actual Rows": 1.0,
-            "Actual Loops": 1,
-            "Plans": [
-                {
-                    "Node Type": "Seq Scan",
-                    "Relation Name": "t",
-                    "Plan Rows": 9,
-                    "Actual Rows": 1e6,
-                    "Actual Loops": 1,
-                }
-            ],
-        },
-        "Execution Time": 50.0,
-    }
-]
-
-
-def test_a_plan_is_timed_by_the_clock_just_measured(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(PLAN))
-    written = tmp_path / "clock.json"
-    status, out, _ = run("--explain", path, "--output", written)
-    assert status == 0
-    report = json.loads(written.read_text())
-    jsonschema.validate(report, ClockReport.model_json_schema(by_alias=True))
-    plan, clock = report["plan"], report["clocks"][0]
-    assert plan["source"] == str(path)
-    assert plan["calls"] == 1_000_003  # a Seq Scan has one more than rows, an Aggregate two
-    assert 2 * clock["read_ns"] <= plan["timing_ms"]["likely"] <= 3 * clock["read_ns"] + 10
-    # a row costs the same in the table of what the clock means as in the plan
-    row = next(one for one in report["meaning"] if one["what"].startswith("EXPLAIN"))
-    assert row["cost_ns"]["likely"] == plan["call_ns"]["likely"]
-    words = (
-        r"1,000,003 timed calls of plan nodes, [\d.]+ ns \[.*: EXPLAIN's TIMING adds [\d.]+ ms \["
-    )
-    assert re.search(words, " ".join(out.split()))
-
-
-@pytest.mark.parametrize(
-    ("kind", "rows", "loops", "calls"),
-    [
-        ("Seq Scan", 10, 3, 33),
-        ("Hash", 10, 3, 3),
-        ("Bitmap Index Scan", 0, 2, 2),
-        ("Sort", 0.5, 4, 6),
-        ("Index Scan", 0, 0, 0),  # never executed
-    ],
-)
-def test_calls_of_a_node(tmp_path: Path, kind: str, rows: float, loops: int, calls: int) -> None:
-    path = tmp_path / "plan.json"
-    node = {"Node Type": kind, "Actual Rows": rows, "Actual Loops": loops}
-    path.write_text(json.dumps({"Plan": {**node, "Plans": [node]}}))
-    assert node_calls(path).likely == 2 * calls
-
-
-@pytest.mark.parametrize(
-    ("kind", "rows", "loops", "lo", "hi"),
-    [
-        ("Index Scan", 3, 1000, 3500, 4500),
-        ("Index Scan", 0, 1000, 1000, 1500),
-        ("Index Scan", 3, 1, 4, 4),
-        ("Index Scan", 3.0, 1000, 4000, 4000),  # 18 gives the mean of a loop two decimals
-        ("Hash", 3, 1000, 1000, 1000),
-    ],
-)
-def test_calls_are_between_what_is_rounded_to_the_rows(
-    tmp_path: Path, run: Run, kind: str, rows: float, loops: int, lo: int, hi: int
-) -> None:
-    path = tmp_path / "plan.json"
-    node = {"Node Type": kind, "Actual Rows": rows, "Actual Loops": loops}
-    path.write_text(json.dumps({"Plan": node}))
-    written = tmp_path / "clock.json"
-    out = run("--explain", path, "--output", written)[1]
-    plan = json.loads(written.read_text())["plan"]
-    assert (plan["calls_lo"], plan["calls_hi"]) == (lo, hi)
-    for bound, calls in (("lo", lo), ("hi", hi)):
-        assert plan["timing_ms"][bound] == pytest.approx(plan["call_ns"][bound] * calls / 1e6)
-    assert (f"calls [{lo:,}, {hi:,}] of plan nodes" in " ".join(out.split())) == (lo < hi)
-
-
-def test_what_is_no_plan_ends_before_anything_is_measured(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "plan.json"
-    estimated = {"Plan": {"Node Type": "Seq Scan", "Plan Rows": 5}}
-    for document, what in (
-        ({}, "is not one plan of PostgreSQL"),
-        ([PLAN[0], PLAN[0]], "is not one plan of PostgreSQL"),
-        (estimated, "does not have the actual rows and loops of each node"),
-    ):
-        path.write_text(json.dumps(document))
-        status, out, err = run("--explain", path)
-        assert (status, out, err.count("\n")) == (2, "", 1)
-        assert f"{what}: EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON)" in err
-
-
 def test_only_the_wanted_command_is_loaded() -> None:
     """A verdict within 3 s leaves no time to load what weighs."""
     code = (
-        "import sys; sys.argv = ['pgtare', 'clock', '--explain', '/nowhere.json']\n"
+        "import sys; sys.argv = ['pgtare', 'clock', '-d', '0']\n"
         "from pgtare.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
@@ -300,5 +197,5 @@ def test_only_the_wanted_command_is_loaded() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=150
     )
-    assert "/nowhere.json cannot be read" in done.stderr
+    assert "--duration 0: give a time over 0" in done.stderr
     assert done.stdout == "\n"

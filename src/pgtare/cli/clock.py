@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,8 +15,7 @@ from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.observing.clock import show
-from pgtare.observing.clock.consequences import ROW, node_calls
-from pgtare.observing.clock.schema import ClockReport, PlanTiming
+from pgtare.observing.clock.schema import ClockReport
 from pgtare.observing.clock.survey import Tick, planned_s, survey
 
 #: Progress is shown of what takes longer, in s.
@@ -34,42 +32,22 @@ def clock(
     histogram: Annotated[
         bool, typer.Option("--histogram", help="Also show durations by powers of two.")
     ] = False,
-    explain: Annotated[
-        Path | None,
-        typer.Option(
-            help="Predict what EXPLAIN's TIMING costs this plan: a file that "
-            "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) wrote."
-        ),
-    ] = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
     """Read every clock of this machine: cost, resolution, steps back, processors, gaps.
 
     Needs no server. Says what is wrong with the clock, if anything, and the remedy, and what its
-    readings cost PostgreSQL: a row, an I/O, a wait, or a whole plan.
+    readings cost PostgreSQL: a row, an I/O, or a wait.
 
     Examples: `pgtare clock`
 
     `pgtare clock -d 3 --histogram`
-
-    `pgtare clock --explain plan.json`
     """
     length = seconds("--duration", duration) if duration is not None else None
     destination = Destination(json, output)
-    calls = None if explain is None else node_calls(explain)  # before the clocks are read
     with _reading(length) as tick:
         report = survey(length, command_line(), tick)
-    cost = next((one.cost_ns for one in report.meaning if one.what == ROW), None)
-    if explain is not None and calls is not None and cost is not None:  # else interrupted before
-        report.plan = PlanTiming(
-            source=str(explain),
-            calls=round(calls.likely),
-            calls_lo=round(calls.lo),
-            calls_hi=round(calls.hi),
-            call_ns=cost,
-            timing_ms=(cost * calls).scaled(1e-6),
-        )
     if not destination.printed:
         _print(report, Console(), histogram)
     destination.write(report.to_json())
@@ -92,5 +70,3 @@ def _print(report: ClockReport, console: Console, histogram: bool) -> None:
     console.print(show.summary(report), highlight=False)
     for one in report.clocks if histogram else ():
         console.print(show.histogram(one), highlight=False)
-    if report.plan is not None:
-        console.print(f"\n{show.plan(report.plan)}", highlight=False, markup=False)

@@ -1,31 +1,22 @@
-"""What the measured clock means for PostgreSQL: what timing a row, an I/O, a wait, a plan costs.
+"""What the measured clock means for PostgreSQL: what timing a row, an I/O, a wait costs.
 
 The costs are bounds with a likely value between them, added up as if all were wrong in the same
 direction; they are no confidence intervals. PostgreSQL up to 18 reads CLOCK_MONOTONIC. If 19
 chooses the counter, it reads RDTSC for rows and RDTSCP for I/O.
 
-EXPLAIN ANALYZE reads the clock when a node is called and again when it returns. A call returns one
-row, or reports the end, so a node is called once more in each loop than it returns rows. A node
-that delivers a whole hash table or bitmap is called once in each loop. A parent that stops early
-saves the last call of a loop; that call is counted all the same. Until 17 the rows of a loop, their
-mean, are rounded to a whole number.
+EXPLAIN ANALYZE reads the clock when a node is called and again when it returns.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from pgtare.errors import UsageError
 from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, Span
 from pgtare.postgres.io_timing import io_readings
 
 #: The clock of PostgreSQL up to 18, and that of 19 if it takes the counter.
-SYSTEM = "monotonic"
+_SYSTEM = "monotonic"
 _COUNTER = "tsc"
 _COUNTER_IO = "tscp"
 #: The counter, as the server modules read it where it can be trusted.
@@ -50,11 +41,7 @@ _IO_WORK_NS = _between(0, 10, 20)
 #: docs/wait-events.md.
 _WAIT_WORK_NS = _between(6.5, 7.2, 8.5)
 
-#: Nodes that hand over a whole hash table or bitmap in one call.
-_AT_ONCE = frozenset({"Hash", "Bitmap Index Scan", "BitmapAnd", "BitmapOr"})
-_HOW = "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) writes what is needed (psql -XAtc)"
-
-ROW = "EXPLAIN (TIMING), row and node"
+_ROW = "EXPLAIN (TIMING), row and node"
 _IO = "track_io_timing, read or write"
 _WAIT = "wait_event_timing, a wait"
 
@@ -84,13 +71,13 @@ def _wait(read_ns: float) -> Span:
 
 
 _TIMED = (
-    _Timed(ROW, "15-18", (SYSTEM,), _call(_PAIR_WORK_15_TO_18_NS)),
-    _Timed(_IO, "15-17", (SYSTEM,), _io(15)),
-    _Timed(_IO, "18", (SYSTEM,), _io(18)),
-    _Timed(_WAIT, "15-18", (*_COUNTERS, SYSTEM), _wait),
+    _Timed(_ROW, "15-18", (_SYSTEM,), _call(_PAIR_WORK_15_TO_18_NS)),
+    _Timed(_IO, "15-17", (_SYSTEM,), _io(15)),
+    _Timed(_IO, "18", (_SYSTEM,), _io(18)),
+    _Timed(_WAIT, "15-18", (*_COUNTERS, _SYSTEM), _wait),
 )
 _TIMED_19 = (
-    _Timed(ROW, "19", (_COUNTER,), _call(_PAIR_WORK_NS)),
+    _Timed(_ROW, "19", (_COUNTER,), _call(_PAIR_WORK_NS)),
     _Timed(_IO, "19", (_COUNTER_IO,), _io(19)),
 )
 
@@ -109,47 +96,3 @@ def meaning(clocks: Iterable[ClockResult], choice: Choice, counter: bool = True)
             cost = one.cost(by_name[name].read_ns)
             found.append(Meaning(what=one.what, server=one.server, clock=name, cost_ns=cost))
     return found
-
-
-def node_calls(path: Path) -> Span:
-    """The timed calls of all nodes of a plan, in all processes.
-
-    path: what EXPLAIN (ANALYZE, FORMAT JSON) or auto_explain wrote. Raises UsageError.
-    """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as ex:
-        raise UsageError(f"{path} cannot be read: {ex.strerror}") from ex
-    except (ValueError, RecursionError) as ex:
-        raise UsageError(f"{path} is not JSON: {_HOW}") from ex
-    if isinstance(document, list) and len(document) == 1:
-        document = document[0]
-    if not isinstance(document, dict) or not isinstance(document.get("Plan"), dict):
-        raise UsageError(f"{path} is not one plan of PostgreSQL: {_HOW}")
-    nodes = (_calls(node, path) for node in _nodes(document["Plan"]))
-    return sum(nodes, start=_between(0, 0, 0))
-
-
-def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The nodes of a plan, without recursion, as a file may nest them as deeply as it likes."""
-    waiting: list[Any] = [plan]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, dict):
-            yield node
-            below = node.get("Plans", [])
-            waiting += below if isinstance(below, list) else [below]
-
-
-def _calls(node: Mapping[str, Any], path: Path) -> Span:
-    rows, loops = (_count(node.get(name), path) for name in ("Actual Rows", "Actual Loops"))
-    if node.get("Node Type") in _AT_ONCE:
-        return _between(loops, loops, loops)
-    off = 0.5 if isinstance(rows, int) and loops > 1 else 0
-    return _between(max(rows - off, 0) + 1, rows + 1, rows + off + 1).scaled(loops)
-
-
-def _count(value: object, path: Path) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise UsageError(f"{path} does not have the actual rows and loops of each node: {_HOW}")
-    return value

@@ -157,10 +157,6 @@ class Span(Model):
     def __add__(self, other: Span) -> Span:
         return Span(lo=self.lo + other.lo, likely=self.likely + other.likely, hi=self.hi + other.hi)
 
-    def __mul__(self, other: Span) -> Span:
-        """Of spans that are not negative."""
-        return Span(lo=self.lo * other.lo, likely=self.likely * other.likely, hi=self.hi * other.hi)
-
     def scaled(self, factor: float) -> Span:
         """This, times a number that is not negative."""
         return Span(lo=self.lo * factor, likely=self.likely * factor, hi=self.hi * factor)
@@ -173,17 +169,6 @@ class Meaning(Model):
     server: str = Field(description="the versions of PostgreSQL")
     clock: str = Field(description="the clock they read")
     cost_ns: Span = Field(description="its readings, and the work next to them")
-
-
-class PlanTiming(Model):
-    """What EXPLAIN's TIMING adds to a plan, by the clock that PostgreSQL up to 18 reads."""
-
-    source: str = Field(description="the file of the plan")
-    calls: int = Field(description="timed calls of all nodes, in all processes; the likely number")
-    calls_lo: int = Field(description="not below this: until 17 a loop's rows are rounded")
-    calls_hi: int = Field(description="not above this")
-    call_ns: Span = Field(description="what timing a call costs")
-    timing_ms: Span = Field(description="the calls times that, over all processes")
 
 
 class ClockReport(Document):
@@ -206,6 +191,3 @@ class ClockReport(Document):
     )
     gaps: Gaps | None = Field(description="where time was lost; null if it was not reached")
     meaning: list[Meaning] = Field(description="what it means for PostgreSQL")
-    plan: PlanTiming | None = Field(
-        default=None, description="what timing a plan costs (`--explain`); else null"
-    )

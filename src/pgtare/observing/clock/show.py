@@ -1,4 +1,4 @@
-"""A report as a terminal shows it: summary, histograms, a plan."""
+"""A report as a terminal shows it: summary and histograms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pgtare.observing.clock.schema import (
     Cores,
     Frequency,
     Gaps,
-    PlanTiming,
     Span,
 )
 
@@ -172,21 +171,6 @@ def _meaning(report: ClockReport) -> Table:
     for one in report.meaning:
         table.add_row(one.what, one.server, one.clock, _ns_span(one.cost_ns))
     return table
-
-
-def plan(found: PlanTiming) -> str:
-    """What EXPLAIN's TIMING adds to a plan, in a sentence."""
-    likely, low, high = (
-        numbers.duration(1000 * ms)
-        for ms in (found.timing_ms.likely, max(found.timing_ms.lo, 0), found.timing_ms.hi)
-    )
-    calls = numbers.counted(found.calls, "timed call")
-    if found.calls_lo < found.calls_hi:
-        calls += f" [{numbers.count(found.calls_lo)}, {numbers.count(found.calls_hi)}]"
-    return (
-        f"{found.source}: {calls} of plan nodes, "
-        f"{_ns_span(found.call_ns)} each: EXPLAIN's TIMING adds {likely} [{low}, {high}]."
-    )
 
 
 def _ns_span(value: Span) -> str:
