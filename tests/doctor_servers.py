@@ -69,7 +69,7 @@ def storm(cluster: Cluster, clients: int = 4) -> Iterator[None]:
 def doctor(dsn: str, status: int | None = None, interval_s: float = INTERVAL_S) -> dict[str, Any]:
     """The document of a look, and its exit status."""
     with connected(dsn) as session:
-        found = examine(session, interval_s, {})
+        found = examine(session, interval_s)
     report: dict[str, Any] = json.loads(found.to_json())
     assert found.exit_status == status or status is None, report["findings"]
     return report

@@ -203,7 +203,7 @@ def test_what_others_capture_is_what_counts(watched: Cluster, capture: str) -> N
             admin.execute("SELECT pg_reload_conf()")
             eventually(captured)
             with ServerSession(watched.dsn()) as opened:  # which may leave itself out
-                report = examine(doctor.Session(opened.conn), 0.3, {})
+                report = examine(doctor.Session(opened.conn), 0.3)
             checked = in_process("agent", "check", "--dsn", role_dsn(watched))
         finally:
             admin.execute("ALTER SYSTEM RESET wait_event_timing.capture")

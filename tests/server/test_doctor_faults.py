@@ -197,7 +197,7 @@ def test_a_reset_in_mid_watch(cluster: Cluster) -> None:
                 conn.execute(f'SELECT "{SCHEMA}".pg_stat_statements_reset()'.encode())
 
     with storm(cluster), connected(cluster.dsn()) as session:
-        reports = watch(session, 0.6, {}, tick)
+        reports = watch(session, 0.6, tick)
         first = next(reports)
         looks = iter([1])
         second = next(reports)
@@ -286,5 +286,3 @@ def test_wrong_arguments_and_servers(tmp_path: object) -> None:
     assert "1s or more" in failed(pgtare("doctor", "--dsn", "host=x", "--interval", "0.1s"), 2)
     assert "cannot connect" in failed(pgtare("doctor", "--dsn", f"host={tmp_path}"), 1)
     assert "cannot read" in failed(pgtare("doctor", "--dsn", "no such=thing"), 2)
-    message = failed(pgtare("doctor", "--dsn", "host=x", "--weighed", "/no/such"), 2)
-    assert "/no/such" in message

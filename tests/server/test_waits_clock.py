@@ -83,7 +83,7 @@ def test_waits(stepping: tuple[Cluster, mmap.mmap], seconds: int) -> None:
 def test_doctor(stepping: tuple[Cluster, mmap.mmap], seconds: int) -> None:
     cluster, step = stepping
     with connected(cluster.dsn()) as session, _set_meanwhile(step, seconds):
-        found = examine.examine(session, 2, {})
+        found = examine.examine(session, 2)
     assert 2 <= found.duration_s < LONGEST_S
     assert found.transactions_per_s is not None
     assert found.transactions_per_s >= 0

@@ -63,8 +63,6 @@ def test_two_servers_are_compared(two: tuple[str, str], tmp_path: Path) -> None:
 
     printed = in_process("report {}", kept).stdout
     assert printed.splitlines()[0] == done.stdout.splitlines()[0]
-    # there are no weights of instruments in it
-    assert "compares servers" in refused(f'doctor --dsn "{two[0]}" --weighed {kept}')
     assert "compares servers" in refused(f"fleet report {tmp_path}", status=1)
     page = (kept / "report.html").read_text()
     assert "b compared with a" in page

@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pgtare.cli.doctor import read_weights
 from pgtare.observing.doctor import check_statements, churn, evictions, queries
 from pgtare.observing.doctor import show as doctor_show
-from pgtare.observing.doctor.check_settings import Weight, observers
 from pgtare.observing.doctor.collect import preload, read_texts
 from pgtare.observing.doctor.examine import time_by_event
 from pgtare.observing.doctor.model import Server, Statements, Waits
@@ -40,7 +38,6 @@ from pgtare.observing.findings.read import Unreadable
 from pgtare.observing.findings.statement_texts import reset
 from pgtare.postgres.wait_counters.model import Event
 from tests.processor_time import least_s
-from tests.unit.sample_result import sample
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOCK = check_statements.LOCK_EVENT
@@ -359,23 +356,6 @@ def test_the_size_that_is_proposed_suffices(
     assert first.startswith(wanted)
 
 
-def test_a_cost_that_was_not_shown_is_no_finding() -> None:
-    facts = DoctorFacts(
-        server=SERVER,
-        settings={"track_io_timing": "on"},
-        statements=None,
-        waits=None,
-        may_stat_file=False,
-        clock=None,
-    )
-    certainties = []
-    for low, costs in ((-9.0, False), (2.0, True), (5.5, True)):
-        weight = Weight(1.0, 6.0, low, costs, "weighed")
-        _, findings = observers(facts, {"track_io_timing": weight})
-        certainties.append([finding.sure for finding in findings])
-    assert certainties == [[], ["likely"], ["certain"]]
-
-
 def test_texts_are_left_alone_if_their_size_cannot_be_asked() -> None:
     asked: list[Query] = []
 
@@ -416,22 +396,6 @@ def test_names_are_quoted_where_they_must_be() -> None:
     assert reset('a"B') == 'SELECT "a""B".pg_stat_statements_reset();'
 
 
-def test_costs_come_from_weighings(tmp_path: Path) -> None:
-    result = sample().result
-    path = tmp_path / "weighed.json"
-    path.write_text(result.to_json())
-    weights = read_weights([path])
-    arms = {arm.name: arm for arm in result.arms if arm.role == "instrument"}
-    assert weights
-    assert weights.keys() <= arms.keys()
-    for name, weight in weights.items():
-        answer = arms[name].answer
-        assert answer is not None
-        assert weight.cost_us == answer.us.estimate
-        assert weight.cost_pct == answer.pct.estimate
-        assert str(path) in weight.source
-
-
 def test_long_words_take_no_long_time() -> None:
     shorten = dict(churn._STEPS)["numbered names"]
     assert shorten('SELECT a1, bc, "t2x" FROM part_17b, 3d4, _5') == (
@@ -450,17 +414,3 @@ def test_what_began_on_another_day_says_which() -> None:
             Console(file=said, width=120).print(table)
             line = said.getvalue().splitlines()[1]
         assert line.split("CRITICAL")[0].strip() == since.astimezone().strftime(shown)
-
-
-@pytest.mark.parametrize(
-    ("cost_us", "shown"),
-    [
-        (-18.6, "−18.6"),
-        (5.7e-5, "under 0.01"),
-        (0.0, "under 0.01"),
-        (2.345, "+2.35"),
-        (1234.5, "+1,234"),
-    ],
-)
-def test_costs_are_shown_without_powers_of_ten(cost_us: float, shown: str) -> None:
-    assert doctor_show._cost(cost_us) == shown

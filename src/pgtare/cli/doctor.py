@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -14,16 +12,13 @@ import typer
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import numbers
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.observing.doctor import queries
-from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.examine import Tick, examine, watch
 from pgtare.observing.doctor.model import Report
 from pgtare.observing.doctor.session import connected
 from pgtare.observing.doctor.show import view
-from pgtare.weighing.weigh import store
 
 #: Sessions report what they did once a second.
 _SHORTEST_S = 1.0
@@ -41,13 +36,6 @@ def doctor(
     watching: Annotated[
         bool, typer.Option("--watch", help="Look again and again; Ctrl-C ends it.")
     ] = False,
-    weighed: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="What `pgtare weigh` found on this load (its --out directory or JSON document): "
-            "gives observers their cost. Repeatable."
-        ),
-    ] = None,
     json: Json = False,
     output: Output = None,
     show_queries: Annotated[
@@ -77,10 +65,9 @@ def doctor(
     if every < _SHORTEST_S:
         raise UsageError(f"--interval {interval}: give {_SHORTEST_S:g}s or more")
     destination = Destination(json, output)
-    weights = read_weights(weighed or ())
     if watching:
         with contextlib.suppress(KeyboardInterrupt):
-            for number, report in enumerate(_without_end(dsn, every, weights)):
+            for number, report in enumerate(_without_end(dsn, every)):
                 if number and not destination.printed:
                     typer.echo()
                 destination.write_line(report.to_json(indent=None))
@@ -88,20 +75,20 @@ def doctor(
                     cli.show(view(report))
         raise typer.Exit(cli.INTERRUPTED)
     with _progress(every) as tick, connected(dsn) as session:
-        report = examine(session, every, weights, tick)
+        report = examine(session, every, tick)
     destination.write(report.to_json())
     if not destination.printed:
         cli.show(view(report))
     raise typer.Exit(report.exit_status)
 
 
-def _without_end(dsn: str, every: float, weights: Mapping[str, Weight]) -> Iterator[Report]:
+def _without_end(dsn: str, every: float) -> Iterator[Report]:
     """Reports; a server that goes away after the first, to be restarted maybe, is waited for."""
     begun = waiting = False
     while True:
         try:
             with connected(dsn) as session:
-                for report in watch(session, every, weights):
+                for report in watch(session, every):
                     if waiting:
                         cli.say("pgtare: the server is back", err=True)
                     begun, waiting = True, False
@@ -122,32 +109,3 @@ def _progress(every: float) -> Iterator[Tick]:
         return
     with Display(cli.stderr(), "looking", every) as display:
         yield lambda seconds: display.tick(seconds, "sampling sessions")
-
-
-def read_weights(paths: Iterable[Path]) -> Mapping[str, Weight]:
-    """Costs by arm, from result directories and documents of `pgtare weigh`; the last counts.
-
-    Raises UsageError and PgtareError as `store` does.
-    """
-    found: dict[str, Weight] = {}
-    for path in paths:
-        document = path / store.RESULT_FILE if path.is_dir() else path
-        result = store.load_result(document)
-        if result.compares_servers:
-            raise UsageError(f"{path} compares servers: it has no weights of instruments")
-        for arm in result.arms:
-            if arm.role != "instrument" or arm.answer is None:
-                continue
-            if arm.verdict not in ("cost", "gain", "equivalent", "inconclusive"):
-                continue
-            us, share = arm.answer.us, arm.answer.pct
-            if us.estimate is None or share.estimate is None:
-                continue
-            found[arm.name] = Weight(
-                us.estimate,
-                share.estimate,
-                -math.inf if share.lo is None else share.lo,
-                arm.verdict == "cost",
-                f"weighed {result.created[:10]}: {numbers.bounds(us)} µs, {arm.verdict} ({path})",
-            )
-    return found

@@ -116,13 +116,6 @@ def doctor(
     interval: Annotated[
         str, typer.Option(help="Time between two looks at the counters, for example 3s.")
     ] = "3s",
-    weighed: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="What `pgtare weigh` found (its --out directory or JSON document): gives "
-            "observers their cost. Repeatable."
-        ),
-    ] = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -134,7 +127,6 @@ def doctor(
 
     Example: `pgtare fleet doctor --inventory fleet.toml`
     """
-    from pgtare.cli.doctor import read_weights
     from pgtare.observing.doctor import fleet as fleet_doctor
 
     every = seconds("--interval", interval)
@@ -142,7 +134,7 @@ def doctor(
         raise UsageError(f"--interval {interval}: give 1s or more")
     destination = Destination(json, output)
     servers = inventories.read(inventory).servers
-    examined = fleet_doctor.examine_fleet(servers, every, read_weights(weighed or ()))
+    examined = fleet_doctor.examine_fleet(servers, every)
     found = fleet_doctor.document(examined)
     destination.write(found.to_json())
     if not destination.printed:

@@ -10,7 +10,6 @@ from pgtare.observing.doctor.check_settings import (
     ARMS,
     AUTO_EXPLAIN,
     EXPLAINS,
-    WARNING_COST_PCT,
     Settings,
 )
 from pgtare.observing.doctor.observed import DoctorFacts
@@ -23,6 +22,8 @@ _MANY_LINES_S = 1000.0
 _FEW_LINES_S = 50.0
 #: A remedy's sample writes about so many lines a second.
 _SAMPLED_LINES_S = 20.0
+#: A smaller share of statements whose plans are timed is not worth telling.
+_LEAST_TIMED = 0.05
 #: Levels of messages as log_min_messages orders them, the least severe first.
 _LEVELS = ("debug", "info", "notice", "warning", "error", "log", "fatal", "panic")
 _SAMPLE = (
@@ -184,7 +185,7 @@ def _plans(settings: Settings) -> Finding | None:
     """Plans that are timed, which costs the same whether or not they are logged."""
     share = float(settings.get("auto_explain.sample_rate", "1"))
     timed = settings.get("auto_explain.log_timing", "on") == "on"
-    if not AUTO_EXPLAIN.on(settings) or not timed or 100 * share < WARNING_COST_PCT:
+    if not AUTO_EXPLAIN.on(settings) or not timed or share < _LEAST_TIMED:
         return None
     which = "every statement" if share == 1 else f"{numbers.percent(100 * share)} of the statements"
     return of_setting(

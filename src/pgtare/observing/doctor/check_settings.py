@@ -1,19 +1,17 @@
-"""Checks what observes: what is on, what it costs, the clock, and what is kept."""
+"""Checks what observes: what is on, the clock, and what is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.kit import numbers
-from pgtare.observing.doctor.model import Clock, Observer, Unseen
+from pgtare.observing.doctor.model import Clock, Observer
 from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
 from pgtare.observing.findings.model import Finding, of_setting
 from pgtare.observing.findings.remedies import set_at_once
 from pgtare.postgres.wait_counters import caveats
 
-#: A cost that weighing found, as a share of a transaction, from which on it is reported.
-WARNING_COST_PCT, CRITICAL_COST_PCT = 5.0, 25.0
 #: A reading of the clock that costs more is no vDSO reading (docs/clock.md).
 SLOW_CLOCK_NS = 100.0
 _USE_TSC = (
@@ -31,22 +29,6 @@ _WORDS = {
     "deadlock": "having been in a deadlock with its victim",
     "finding": "being in a finding, for which somebody asked for it",
 }
-
-
-@dataclass(frozen=True)
-class Weight:
-    """What an instrument was found to cost a transaction by `pgtare weigh`, and the file that has
-    it.
-
-    low_pct: the lower end of the 95 % interval of cost_pct. costs: the verdict is "cost".
-    """
-
-    cost_us: float
-    cost_pct: float
-    low_pct: float
-    costs: bool
-    source: str
-
 
 Settings = Mapping[str, str]
 
@@ -87,59 +69,15 @@ _KINDS = (
 )
 #: What `pgtare weigh` can weigh of them.
 ARMS = frozenset(kind.arm for kind in _KINDS)
-#: What to set instead of what costs much; `off` for any other.
-_CHEAPER = {
-    "pg_stat_statements.track": "'none'",
-    "wait_event_timing.capture": "'off'",
-    "log_min_duration_statement": "'1s'",
-    "log_statement": "'ddl'",
-    "track_functions": "'none'",
-}
 
 
-def observers(
-    facts: DoctorFacts, weights: Mapping[str, Weight]
-) -> tuple[list[Observer], list[Finding]]:
-    """What observes the server, and findings for what was found to cost much."""
-    listed, findings = [], []
-    for kind in _KINDS:
-        if not kind.on(facts.settings):
-            continue
-        value, weight = facts.settings[kind.setting], weights.get(kind.arm)
-        if weight is None:
-            how = f"`pgtare weigh {kind.arm} --dsn … --out w`, then `pgtare doctor --weighed w`"
-            listed.append(Observer(name=kind.arm, value=value, source=f"not known: {how}"))
-            continue
-        listed.append(
-            Observer(
-                name=kind.arm,
-                value=value,
-                cost_us=weight.cost_us,
-                cost_pct=weight.cost_pct,
-                source=weight.source,
-            )
-        )
-        if weight.costs and weight.cost_pct >= WARNING_COST_PCT:
-            findings.append(_costly(kind, value, weight))
-    return listed, findings
-
-
-def _costly(kind: _Kind, value: str, weight: Weight) -> Finding:
-    severe = weight.cost_pct >= CRITICAL_COST_PCT
-    least = CRITICAL_COST_PCT if severe else WARNING_COST_PCT
-    cost = numbers.signed(weight.cost_us, 2)
-    return of_setting(
-        "observer",
-        name=kind.arm,
-        level="critical" if severe else "warning",
-        title=f"{kind.arm} costs {numbers.percent(weight.cost_pct)} of a transaction",
-        evidence=[f"{kind.setting} = {value}; weighed: {cost} µs a transaction"],
-        why="that is what leaving it on costs, by the weighing that was given",
-        remedy=[set_at_once(kind.setting, _CHEAPER.get(kind.setting, "off"))],
-        sure="certain" if weight.low_pct >= least else "likely",
-        because=weight.source,
-        figures={"cost_us": weight.cost_us, "cost_pct": weight.cost_pct},
-    )
+def observers(facts: DoctorFacts) -> list[Observer]:
+    """What observes the server."""
+    return [
+        Observer(name=kind.arm, value=facts.settings[kind.setting])
+        for kind in _KINDS
+        if kind.on(facts.settings)
+    ]
 
 
 def clock(found: Clock | None) -> Iterator[Finding]:
@@ -181,16 +119,6 @@ def waits_clock(reason: str | None) -> Iterator[Finding]:
         sure="certain",
         because="clock_reason of pg_stat_wait_event_timing_info",
     )
-
-
-def unweighed(weights: Iterable[str], facts: DoctorFacts) -> list[Unseen]:
-    """Weights that were given for what is not on here."""
-    on = {kind.arm for kind in _KINDS if kind.on(facts.settings)}
-    return [
-        Unseen(what=f"weight of {name}", why="it is not on in this server", remedy="")
-        for name in weights
-        if name not in on
-    ]
 
 
 def kept(found: Sequence[KeptByCause]) -> Iterator[Finding]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pgtare.observing.doctor import check_logging, check_settings, check_statements, evictions
-from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.collect import read_facts, read_look, read_texts
-from pgtare.observing.doctor.model import Observer, Statements, Waits
+from pgtare.observing.doctor.model import Statements, Waits
 from pgtare.observing.doctor.observed import (
     ActivitySamples,
     DatedCounters,
@@ -29,7 +27,6 @@ class Checked:
     findings: list[Finding]
     statements: Statements | None
     transactions_per_s: float | None
-    observers: list[Observer]
     notes: tuple[str, ...] = ()
 
 
@@ -38,7 +35,6 @@ def check(
     first: Look,
     last: Look,
     samples: ActivitySamples,
-    weights: Mapping[str, Weight],
     waits: Waits | None,
     texts: Texts,
 ) -> Checked:
@@ -52,16 +48,14 @@ def check(
         )
     transactions_per_s, statements_per_s = _traffic(first, last)
     statements = check_statements.figures(facts, last, texts, evicted, waits)
-    observers, costly = check_settings.observers(facts, weights)
     found = [
         *(check_statements.check(facts, statements, texts) if statements else ()),
         *check_logging.check(facts, max(transactions_per_s or 0.0, statements_per_s or 0.0)),
-        *costly,
         *check_settings.clock(facts.clock),
         *check_settings.waits_clock(facts.waits_clock),
         *check_settings.kept(facts.kept),
     ]
-    return Checked(found, statements, transactions_per_s, observers, notes)
+    return Checked(found, statements, transactions_per_s, notes)
 
 
 def server_kind(facts: DoctorFacts, *, local: bool) -> ServerKind:
@@ -95,10 +89,10 @@ class RepeatedChecks:
         if first is None:
             return []
         samples, none = ActivitySamples(), Texts(None, None)
-        found = check(facts, first, self._look, samples, {}, None, none)
+        found = check(facts, first, self._look, samples, None, none)
         if any(one.kind == "evictions" for one in found.findings):
             texts = read_texts(session, facts)
-            found = check(facts, first, self._look, samples, {}, None, texts)
+            found = check(facts, first, self._look, samples, None, texts)
         return found.findings
 
 

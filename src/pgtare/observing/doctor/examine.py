@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pgtare
 from pgtare.observing.doctor import check_settings, checks, evictions
-from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.collect import (
     read_facts,
     read_look,
@@ -43,10 +42,7 @@ Tick = Callable[[float], None]
 
 
 def watch(
-    session: Session,
-    interval_s: float,
-    weights: Mapping[str, Weight],
-    tick: Tick = lambda seconds: None,
+    session: Session, interval_s: float, tick: Tick = lambda seconds: None
 ) -> Iterator[Report]:
     """A report after each interval, without end.
 
@@ -72,7 +68,7 @@ def watch(
             texts=collector.texts(texts),
             lock_table=table,
         )
-        yield _report(session, facts, first, last, samples, weights, seen, collector.unseen)
+        yield _report(session, facts, first, last, samples, seen, collector.unseen)
         first, begun = last, ended
         collector = FindingInputs(session, checks.server_kind(facts, local=session.is_local))
 
@@ -92,14 +88,9 @@ def time_by_event(first: Look, last: Look, window_s: float) -> dict[str, float] 
     return found
 
 
-def examine(
-    session: Session,
-    interval_s: float,
-    weights: Mapping[str, Weight],
-    tick: Tick = lambda seconds: None,
-) -> Report:
+def examine(session: Session, interval_s: float, tick: Tick = lambda seconds: None) -> Report:
     """One report."""
-    return next(watch(session, interval_s, weights, tick))
+    return next(watch(session, interval_s, tick))
 
 
 def _samples(
@@ -141,13 +132,12 @@ def _report(
     first: Look,
     last: Look,
     samples: ActivitySamples,
-    weights: Mapping[str, Weight],
     seen: Observation,
     missed: Mapping[str, str],
 ) -> Report:
     waits = wait_profile(first, last, samples)
     texts = read_texts(session, facts) if last.entries is not None else Texts(None, None)
-    checked = checks.check(facts, first, last, samples, weights, waits, texts)
+    checked = checks.check(facts, first, last, samples, waits, texts)
     notes = list(checked.notes)
     if waits is not None and last.waits is not None and not waits.exact:
         notes.append("the wait timing was reset within this interval: the waits are sampled")
@@ -169,13 +159,12 @@ def _report(
         waits=waits,
         clock=facts.clock,
         transactions_per_s=checked.transactions_per_s,
-        observers=checked.observers,
+        observers=check_settings.observers(facts),
         unseen=[
             *facts.unseen,
             *last.unseen,
             *texts.unseen,
             *(Unseen(what=what, why=why, remedy="") for what, why in missed.items()),
-            *check_settings.unweighed(weights, facts),
         ],
         notes=notes,
     )

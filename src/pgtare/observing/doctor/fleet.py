@@ -12,7 +12,6 @@ from rich.text import Text
 
 from pgtare.kit.document import Document, Model, schema_name
 from pgtare.kit.terminal_text import plain
-from pgtare.observing.doctor.check_settings import Weight
 from pgtare.observing.doctor.examine import examine
 from pgtare.observing.doctor.model import EXIT_STATUS, Level, Report, worst
 from pgtare.observing.doctor.session import connected
@@ -36,14 +35,12 @@ class Examined:
     problem: str = ""
 
 
-def examine_fleet(
-    servers: Mapping[str, InventoryServer], interval_s: float, weights: Mapping[str, Weight]
-) -> list[Examined]:
+def examine_fleet(servers: Mapping[str, InventoryServer], interval_s: float) -> list[Examined]:
     """Look at all servers, several at once."""
 
     def look(name: str) -> Report:
         with connected(servers[name].dsn) as session:
-            return examine(session, interval_s, weights)
+            return examine(session, interval_s)
 
     limit_s = interval_s + _LIMIT_S
     outcomes = parallel.for_each(servers, look, at_once=AT_ONCE, limit_s=limit_s)

@@ -38,17 +38,10 @@ class Unseen(Model):
 
 
 class Observer(Model):
-    """Something that observes the server, and what it costs a transaction, if that is known."""
+    """Something that observes the server."""
 
     name: str = Field(description="as `pgtare weigh` names it")
     value: str = Field(description="its setting")
-    cost_us: float | None = Field(
-        default=None, description="what it costs a transaction; `null`: not known"
-    )
-    cost_pct: float | None = Field(
-        default=None, description="the same as a share of the transaction"
-    )
-    source: str = Field(description="where the cost comes from, or how to get it")
 
 
 class WaitShare(Model):

@@ -12,7 +12,6 @@ from pgtare.kit import labelled_text, numbers
 from pgtare.kit.terminal_text import plain
 from pgtare.observing.doctor.model import (
     FEWEST_HITS,
-    Observer,
     Report,
     Statements,
     Waits,
@@ -47,8 +46,13 @@ def view(report: Report) -> RenderableType:
     if report.waits is not None:
         parts += [Text(""), *_waits(report.waits)]
     if report.observers:
-        parts += [Text(""), Text("What observes, and its cost", style="bold")]
-        parts.append(_observers(report.observers))
+        parts += [Text(""), Text("What observes", style="bold")]
+        parts.append(
+            labelled_text.rows(
+                (f"{one.name} = {one.value}", f"`pgtare weigh {one.name} --dsn …` shows its cost")
+                for one in report.observers
+            )
+        )
     if report.unseen:
         parts += [Text(""), Text("Not looked at", style="bold")]
         parts.append(
@@ -157,21 +161,3 @@ def _share(wait: WaitShare) -> str:
         return _TOO_FEW
     least = "" if wait.share_lo is None else f", at least {numbers.percent(100 * wait.share_lo)}"
     return numbers.percent(100 * wait.share) + least
-
-
-def _cost(us: float) -> str:
-    """Three significant digits, at most two decimals, with a sign."""
-    if abs(us) < 0.005:
-        return "under 0.01"
-    return numbers.signed(us, min(numbers.decimals(None, us), 2))
-
-
-def _observers(observers: list[Observer]) -> Table:
-    rows = []
-    for observer in observers:
-        cost = "" if observer.cost_us is None else f"{_cost(observer.cost_us)} µs a transaction"
-        if observer.cost_pct is not None:
-            cost += f" ({numbers.percent(observer.cost_pct)})"
-        text = f"{cost}; {observer.source}" if cost else observer.source
-        rows.append((f"{observer.name} = {observer.value}", text))
-    return labelled_text.rows(rows)
