@@ -74,7 +74,7 @@ ENTRIES = (
     Entry("`pgtare trace profile`", trace.TraceProfile),
     Entry("`pgtare trace statements`", trace.TraceStatements),
     Entry("`pgtare trace clients`", trace.TraceClients),
-    Entry("`pgtare flame on`, `off`, `wake` and `show`", FlameGraph),
+    Entry("`pgtare flame on`, `off` and `wake`", FlameGraph),
     Entry("`pgtare doctor`", Report),
     Entry("`pgtare findings`", FindingsHistory),
     Entry("`pgtare spool sql`", SpoolRows),

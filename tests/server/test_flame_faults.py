@@ -219,28 +219,13 @@ def test_a_server_in_another_pid_namespace(server18: Cluster, as_root: None) -> 
 
 
 @pytest.mark.slow
-def test_the_whole_server_by_connection(server18: Cluster, tmp_path: Path) -> None:
+def test_the_whole_server_by_connection(server18: Cluster) -> None:
     needs_perf("on")
 
     with traffic(server18.dsn(), 1, "SELECT count(*) FROM generate_series(1, 50000)"):
-        done = pgtare(
-            "flame on --dsn {} -d 1s --rate 499 --out {} --json",
-            server18.dsn(),
-            tmp_path / "kept",
-        )
+        done = pgtare("flame on --dsn {} -d 1s --rate 499 --json", server18.dsn())
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["total_ns"] > 5e7
-    again = pgtare("flame", "show", tmp_path / "kept", "--json")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout) == found
-    assert (tmp_path / "kept" / "report.html").stat().st_size > 10_000
-    kept = (tmp_path / "kept" / "flame.json").read_text()
-    shutil.copytree(tmp_path / "kept", tmp_path / "blocked")
-    (tmp_path / "blocked" / "flame.json").write_text(kept.replace('"mode": "on"', '"mode": "off"'))
-    assert "compare time on the processor" in failed(
-        pgtare("flame", "diff", tmp_path / "blocked", tmp_path / "kept"), 2
-    )
+    assert json.loads(done.stdout)["total_ns"] > 5e7
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The five kinds of results on disk: how each is written and read. Run as a program, it is killed.
+"""The four kinds of results on disk: how each is written and read. Run as a program, it is killed.
 
 `python -m tests.unit.artefacts KIND DIRECTORY` writes the kind again and again, each time in a new
 directory, and each time a process is killed by SIGKILL one call of the system later than before.
@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from pgtare.observing.flame import recording as flame
-from pgtare.observing.flame.recording import FlameRecording, StackSamples
 from pgtare.observing.trace.file import blocks
 from pgtare.observing.trace.file.reader import load as load_trace
 from pgtare.weighing.fleet.directory import FleetDirectory
@@ -52,12 +50,6 @@ class Made:
     document: str
     later: Callable[[bytes], bytes]
     grows: bool = False
-
-
-def write_flame(path: Path) -> None:
-    ones = np.ones(ROWS, np.int64)
-    samples = StackSamples((("a", "b"),), ones, ones, 0 * ones, 0 * ones, ones)
-    flame.save(path, FlameRecording("on", "x", samples, 0, 1.0, "fp", 99, "time"))
 
 
 def write_study(path: Path) -> None:
@@ -122,13 +114,6 @@ KINDS = {
         lambda path: save(path, 10),
         lambda path: store.load(path).result,
         store.RESULT_FILE,
-        _later_schema,
-    ),
-    "flame": Made(
-        "recording of `pgtare flame`",
-        write_flame,
-        lambda path: len(flame.load(path).samples),
-        flame.DOCUMENT,
         _later_schema,
     ),
     "fleet": Made("fleet weighing", write_fleet, read_fleet, FLEET_FILE, _later_schema, grows=True),

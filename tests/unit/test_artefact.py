@@ -1,4 +1,4 @@
-"""Results on disk, all five kinds: complete or absent, and one sentence for what is wrong."""
+"""Results on disk, all four kinds: complete or absent, and one sentence for what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples by time and by stack: sums, joins, files and trees."""
+"""Samples by time and by stack: sums, joins and trees."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgtare.cli.flame import _notes_on
-from pgtare.errors import PgtareError, UsageError
+from pgtare.errors import UsageError
 from pgtare.observing.flame import frames
 from pgtare.observing.flame import profile as profiles
-from pgtare.observing.flame import recording as keep
-from pgtare.observing.flame.recording import (
-    BLOCKED,
-    RUNNING,
-    Collected,
-    FlameRecording,
-    Mode,
-    StackSamples,
-)
+from pgtare.observing.flame.recording import RUNNING, Collected, StackSamples
 from pgtare.observing.flame.show import graph
 
 A, B = ("backend", "f", "g"), ("backend", "f", "f", "h")
@@ -65,43 +56,6 @@ def test_changes_are_of_shares_not_of_totals() -> None:
     assert change["g"].points == pytest.approx(25)
 
 
-def test_how_far_chance_alone_moves_a_share() -> None:
-    """Shares of 400 and 100 samples, drawn often: 95 % of the changes are within the bound."""
-
-    def alike(weights: list[int], kind: int = RUNNING) -> StackSamples:
-        taken = Collected()
-        for weight in weights:
-            taken.add(0, 1, A, kind, weight)
-        return taken.samples()
-
-    many, few = alike([7] * 400), alike([7] * 100)
-    bound = profiles.chance_points(many, few)
-    assert bound is not None
-    rng = np.random.default_rng(1)
-    change = 100 * (rng.binomial(400, 0.5, 4000) / 400 - rng.binomial(100, 0.5, 4000) / 100)
-    assert 0.93 < np.mean(np.abs(change) <= bound) < 0.97
-    one_wait = alike([10**6] + [1] * 99, BLOCKED)
-    wide = profiles.chance_points(many, one_wait)
-    assert wide is not None
-    assert wide > 90  # a hundred waits, all time in one of them
-    assert profiles.chance_points(many, many.of(BLOCKED)) is None
-
-
-def test_a_change_tells_what_was_lost_and_keeps_to_one_kind() -> None:
-    def recording(mode: Mode, *notes: str) -> FlameRecording:
-        return FlameRecording(
-            mode, "server", _samples(), 0, 1.0, "fp", 99, "time", notes=list(notes)
-        )
-
-    paths = Path("a"), Path("b")
-    sentences = _notes_on(paths, [recording("on"), recording("on", "7 events were lost")], False)
-    assert sentences[0] == "b: 7 events were lost"
-    assert "chance alone" in sentences[1]
-    assert _notes_on(paths, [None, recording("on", "lost")], False) == ["b: lost"]
-    with pytest.raises(UsageError, match="a is a recording of on, b one of off"):
-        _notes_on(paths, [recording("on"), recording("off")], False)
-
-
 def test_a_sample_takes_the_span_it_begins_in() -> None:
     spans = np.array([[1, 900, 1500, 4], [1, 1500, 2000, 5], [2, 0, 9999, 6]])
     which = _samples().within(spans)
@@ -117,16 +71,6 @@ def test_a_graph_holds_both_sides_and_counts_what_it_leaves_out() -> None:
     assert drawn.left_out == 1
     names = drawn.data["names"]
     assert {names[row[1]]: row[2:] for row in drawn.data["nodes"]}["gone"] == [0.0, 100.0]
-
-
-def test_a_recording_of_another_kind_is_refused(tmp_path: Path) -> None:
-    recording = FlameRecording("on", "x", _samples(), 0, 1.0, "fp", 99, "time")
-    keep.save(tmp_path, recording)
-    assert len(keep.load(tmp_path).samples) == 3
-    document = tmp_path / keep.DOCUMENT
-    document.write_text(document.read_text().replace('"mode": "on"', '"mode": "up"'))
-    with pytest.raises(PgtareError, match="mode is unknown"):
-        keep.load(tmp_path)
 
 
 def test_of_frames_alike_the_caller_comes_first() -> None:

@@ -15,13 +15,12 @@ from rich.console import Console
 from pgtare import cli
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
-from pgtare.kit import artefact, files
+from pgtare.kit import files
 from pgtare.kit.option_values import seconds
 from pgtare.kit.progress import Display
 from pgtare.observing.flame import labels as flame_labels
 from pgtare.observing.flame import perf, processes, show
 from pgtare.observing.flame import profile as profiles
-from pgtare.observing.flame import recording as keep
 from pgtare.observing.flame.processes import FlameTarget
 from pgtare.observing.flame.record import record
 from pgtare.observing.flame.recording import FlameRecording, Mode
@@ -50,9 +49,6 @@ Trace = Annotated[
 ]
 Html = Annotated[Path | None, typer.Option(help="Write one self-contained page.")]
 Folded = Annotated[Path | None, typer.Option(help="Write folded stacks, in µs.")]
-Out = Annotated[
-    Path | None, typer.Option(help="Keep the samples and the page in this new directory.")
-]
 
 
 @dataclass(frozen=True)
@@ -61,14 +57,11 @@ class _Outputs:
 
     html: Path | None
     folded: Path | None
-    out: Path | None
     destination: Destination
 
     def __post_init__(self) -> None:
         for path in (self.html, self.folded):
             files.check_target(path)
-        if self.out is not None:
-            artefact.check_new(self.out, keep.KIND)
 
     def deliver(self, recording: FlameRecording, *, idle: bool) -> None:
         """Write and print it."""
@@ -77,10 +70,6 @@ class _Outputs:
             files.write_text(self.html, show.recording_page(recording, found, idle=idle))
         if self.folded is not None:
             files.write_text(self.folded, profiles.folded(found))
-        if self.out is not None:
-            keep.save(self.out, recording)
-            text = show.recording_page(recording, found, idle=idle)
-            files.write_text(self.out / "report.html", text)
         self.destination.write(show.document(recording, found).to_json())
         if self.destination.printed:
             return
@@ -88,7 +77,7 @@ class _Outputs:
             typer.echo(line)
         if not found:
             typer.echo("There are no samples: the processes did nothing of this kind.")
-        written = {"page": self.html, "folded stacks": self.folded, "kept": self.out}
+        written = {"page": self.html, "folded stacks": self.folded}
         _print(show.HEAD, show.rows(found), recording.notes, written)
 
 
@@ -102,7 +91,6 @@ def on(
     trace: Trace = False,
     html: Html = None,
     folded: Folded = None,
-    out: Out = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
@@ -110,7 +98,7 @@ def on(
 
     Example: `sudo $(command -v pgtare) flame on --pid 4711 --duration 30s --html cpu.html`
     """
-    outputs = _Outputs(html, folded, out, Destination(json, output))
+    outputs = _Outputs(html, folded, Destination(json, output))
     _run("on", dsn, pid, postmaster, duration, trace, outputs, rate=rate)
 
 
@@ -126,11 +114,10 @@ def _waits(mode: Mode, text: str) -> None:
         trace: Trace = False,
         html: Html = None,
         folded: Folded = None,
-        out: Out = None,
         json: Json = False,
         output: Output = None,
     ) -> None:
-        outputs = _Outputs(html, folded, out, Destination(json, output))
+        outputs = _Outputs(html, folded, Destination(json, output))
         _run(mode, dsn, pid, postmaster, duration, trace, outputs, idle=idle)
 
     app.command(mode, help=text)(command)
@@ -148,28 +135,10 @@ _waits(
 )
 
 
-@app.command("show")
-def show_command(
-    directory: Annotated[Path, typer.Argument(help="What --out of an earlier recording kept.")],
-    idle: Idle = False,
-    html: Html = None,
-    folded: Folded = None,
-    json: Json = False,
-    output: Output = None,
-) -> None:
-    """Show a recording again.
-
-    Example: `pgtare flame show cpu --html cpu.html`
-    """
-    outputs = _Outputs(html, folded, None, Destination(json, output))
-    outputs.deliver(keep.load(directory), idle=idle)
-
-
 @app.command("diff")
 def diff(
-    before: Annotated[Path, typer.Argument(help="Folded stacks, or a directory of --out.")],
-    after: Annotated[Path, typer.Argument(help="The other one, in the same form.")],
-    idle: Idle = False,
+    before: Annotated[Path, typer.Argument(help="Folded stacks, as --folded writes them.")],
+    after: Annotated[Path, typer.Argument(help="The other ones.")],
     html: Html = None,
 ) -> None:
     """Compare two recordings: what takes a larger or smaller share of the time.
@@ -177,21 +146,12 @@ def diff(
     Example: `pgtare flame diff max400.folded max100.folded --html change.html`
     """
     files.check_target(html)
-    kept = [keep.load(path) if path.is_dir() else None for path in (before, after)]
-    notes = _notes_on((before, after), kept, idle)
-    old, new = profiles.alike(
-        *(
-            profiles.parse_folded(path)
-            if recording is None
-            else profiles.profile(recording.shown(idle=idle))
-            for path, recording in zip((before, after), kept, strict=True)
-        )
-    )
+    old, new = profiles.alike(profiles.parse_folded(before), profiles.parse_folded(after))
     found = profiles.changes(old, new)
     if html is not None:
         names = (before.name, after.name)
-        files.write_text(html, show.change_page(names, old, new, found, notes))
-    _print(show.CHANGE_HEAD, show.change_rows(found), notes, {"page": html})
+        files.write_text(html, show.change_page(names, old, new, found))
+    _print(show.CHANGE_HEAD, show.change_rows(found), [], {"page": html})
 
 
 def _run(
@@ -268,27 +228,3 @@ def _print(
     for what, path in written.items():
         if path is not None:
             typer.echo(f"{what}: {path}")
-
-
-def _notes_on(paths: tuple[Path, Path], kept: list[FlameRecording | None], idle: bool) -> list[str]:
-    """What makes two recordings hard to compare. Raises UsageError if they are of two kinds."""
-    lines = [
-        f"{path.name}: {note}"
-        for path, recording in zip(paths, kept, strict=True)
-        for note in (recording.notes if recording else ())
-    ]
-    before, after = kept
-    if before is None or after is None:
-        return lines
-    if (before.mode == "on") != (after.mode == "on"):
-        raise UsageError(
-            f"{paths[0]} is a recording of {before.mode}, {paths[1]} one of {after.mode}: compare "
-            "time on the processor with the same, and blocked time with blocked time"
-        )
-    points = profiles.chance_points(before.shown(idle=idle), after.shown(idle=idle))
-    if points is not None:
-        lines.append(
-            f"Of two recordings as short as these chance alone moves a share of 50 % by up to "
-            f"{points:.2g} points (95 %, if no two samples belong together), smaller ones less."
-        )
-    return lines

@@ -1,10 +1,9 @@
 """Results on disk: a directory is complete or absent, and opening one says what is wrong with it.
 
-Five kinds build on this: results of `pgtare weigh`, weighings of a fleet, studies of
-`pgtare ladder`, recordings of `pgtare flame`, and traces. What is written at once goes into a
-hidden sibling (`Staged`), and one rename commits it. What grows while it is measured (fleets,
-studies) consists of files that are each written whole (`files.write_text`, `npz.write`); a trace
-is one file of blocks.
+Four kinds build on this: results of `pgtare weigh`, weighings of a fleet, studies of
+`pgtare ladder`, and traces. What is written at once goes into a hidden sibling (`Staged`), and one
+rename commits it. What grows while it is measured (fleets, studies) consists of files that are each
+written whole (`files.write_text`, `npz.write`); a trace is one file of blocks.
 
 Every kind is refused in the same sentences: `not_there`, `other_kind`, `other_version`, `damaged`.
 """
@@ -37,9 +36,8 @@ REMEDY = "restore it from a copy, or measure again"
 class ArtefactKind:
     """A kind of result.
 
-    what: what it is and the command that makes it, as "recording of `pgtare flame`". document: the
-    file that describes it. schema: of that file, as pgtare.flame.recording/1. parts: its other
-    files.
+    what: what it is and the command that makes it, as "result of `pgtare weigh`". document: the file
+    that describes it. schema: of that file, as pgtare.weigh/2. parts: its other files.
     """
 
     what: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,21 +77,6 @@ def functions(found: Profile) -> list[FlameFrame]:
         FlameFrame(name=name, total_ns=with_callees[name], own_ns=alone[name])
         for name in sorted(depths, key=lambda name: (-with_callees[name], depths[name], name))
     ]
-
-
-def chance_points(before: StackSamples, after: StackSamples) -> float | None:
-    """By how many points a share of 50 % moves by chance at least: half of a 95 % interval.
-
-    Samples count as independent, by Kish's number (1965) if their weights differ; those of one
-    process are alike, so that chance may do more. None if a side has no samples.
-    """
-    variance = 0.0
-    for samples in (before, after):
-        weights = samples.weight_ns.astype(np.float64)
-        if not weights.sum():
-            return None
-        variance += 0.25 * float((weights**2).sum() / weights.sum() ** 2)
-    return 100 * 1.96 * math.sqrt(variance)
 
 
 def alike(before: Profile, after: Profile) -> tuple[Profile, Profile]:

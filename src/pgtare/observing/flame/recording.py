@@ -1,25 +1,17 @@
-"""A recording: samples as columns, and how they came about; on disk, columns and JSON."""
+"""A recording: samples as columns, and how they came about."""
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pgtare.kit import artefact, files, npz
-from pgtare.kit.artefact import ArtefactKind
 from pgtare.observing.flame import frames
 from pgtare.observing.flame.frames import Stack
-
-SCHEMA = "pgtare.flame.recording/1"
-DOCUMENT, _SAMPLES = "flame.json", "samples.npz"
-KIND = ArtefactKind("recording of `pgtare flame`", DOCUMENT, SCHEMA, parts=(_SAMPLES,))
 
 Mode = Literal["on", "off", "wake"]
 StoppedBy = Literal["time", "interrupt", "target", "full", "perf"]
@@ -28,13 +20,7 @@ Numbers = npt.NDArray[np.int64]
 
 #: What a sample's time was spent on.
 RUNNING, BLOCKED, RUNNABLE = 0, 1, 2
-COLUMNS = {
-    "start_ns": np.int64,
-    "pid": np.int32,
-    "stack": np.int32,
-    "kind": np.int8,
-    "weight_ns": np.int64,
-}
+_COLUMNS = ("start_ns", "pid", "stack", "kind", "weight_ns")
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,7 @@ class StackSamples:
 
     def where(self, mask: Mask) -> StackSamples:
         """The samples that the mask picks."""
-        return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
+        return replace(self, **{name: getattr(self, name)[mask] for name in _COLUMNS})
 
     def of(self, kind: int) -> StackSamples:
         """The samples of one kind."""
@@ -144,36 +130,3 @@ class FlameRecording:
         wanted = [idle or not frames.is_idle(stack) for stack in self.samples.stacks]
         chosen = self.samples.of(BLOCKED)
         return chosen.where(np.array(wanted, np.bool_)[chosen.stack])
-
-
-def save(directory: Path, recording: FlameRecording) -> None:
-    """Write a recording, whole or not at all.
-
-    Raises UsageError if something is there, MeasurementError if it cannot be written.
-    """
-    samples = recording.samples
-    facts = {name: value for name, value in vars(recording).items() if name != "samples"}
-    document = {"schema": SCHEMA, **facts, "stacks": samples.stacks}
-    with artefact.new_directory(directory, KIND, f"{directory} could not be written") as place:
-        npz.write(
-            place / _SAMPLES,
-            {name: np.asarray(getattr(samples, name), kind) for name, kind in COLUMNS.items()},
-        )
-        files.write_text(place / DOCUMENT, json.dumps(document) + "\n")
-
-
-def load(directory: Path) -> FlameRecording:
-    """Read a recording. Raises UsageError if there is none, PgtareError if it is damaged."""
-    document = KIND.open(directory)
-    columns = npz.read(directory / _SAMPLES, COLUMNS)
-    try:
-        del document["schema"]
-        if document["mode"] not in get_args(Mode):
-            raise ValueError("its mode is unknown")
-        stacks = tuple(tuple(stack) for stack in document.pop("stacks"))
-        samples = StackSamples(stacks, *(np.asarray(columns[name]) for name in COLUMNS))
-        if len(samples) and samples.stack.max() >= len(stacks):
-            raise ValueError("a stack is missing")
-        return FlameRecording(samples=samples, **document)
-    except (ValueError, KeyError, TypeError, AttributeError) as ex:
-        raise artefact.damaged(directory / DOCUMENT, str(ex)) from ex

@@ -194,7 +194,6 @@ def change_page(
     before: Profile,
     after: Profile,
     found: Sequence[FrameChange],
-    notes: Sequence[str],
 ) -> str:
     """The page of the change between two profiles."""
     return page(
@@ -203,7 +202,6 @@ def change_page(
         [difference(before, after, names)],
         CHANGE_HEAD,
         change_rows(found, _PAGE_ROWS),
-        notes=notes,
     )
 
 
