@@ -533,21 +533,6 @@ def test_bad_lists_and_requests_are_refused(
     assert "--directory" in failed(in_process("trace", "kept"), 2)
 
 
-def test_doctor_reports_what_is_kept(keeping: Cluster, admin: Connection) -> None:
-    def finding() -> dict[str, Any] | None:
-        done = in_process("doctor", "--interval", "1s", "--dsn", keeping.dsn(), "--json")
-        found = [f for f in json.loads(done.stdout)["findings"] if f["kind"] == "kept"]
-        return dict(found[0]) if found else None
-
-    assert finding() is None
-    with traced(keeping, keep_sqlstates="22012") as client:
-        provoke(client, "SELECT 1/0")
-    found = finding()
-    assert found is not None
-    assert "1 trace of incidents kept since" in found["title"]
-    assert "keep_sqlstates" in found["evidence"][0]
-
-
 def test_kept_traces_are_written(filing: tuple[Cluster, Path], tmp_path: Path) -> None:
     cluster, directory = filing
     with traced(cluster, keep_slower_than=500) as client:

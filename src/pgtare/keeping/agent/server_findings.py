@@ -269,8 +269,7 @@ class ServerFindings:
             texts=texts,
             lock_table=self._lock_table.look(collector),
         )
-        checks = [one for one in self._checked if one.kind != "kept"]
-        found = compute.findings(observation, checks, recent_s=EVALUATION_S)
+        found = compute.findings(observation, self._checked, recent_s=EVALUATION_S)
         self._forget_locks()
         ended: list[EpisodeChange] = []
         if self._started is not None and self._started != facts.server.started:

@@ -1,13 +1,12 @@
-"""Checks what observes: what is on, the clock, and what is kept."""
+"""Checks what observes: what is on, and the clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pgtare.kit import numbers
 from pgtare.observing.doctor.model import Clock, Observer
-from pgtare.observing.doctor.observed import DoctorFacts, KeptByCause
+from pgtare.observing.doctor.observed import DoctorFacts
 from pgtare.observing.findings.model import Finding, of_setting
 from pgtare.observing.findings.remedies import set_at_once
 from pgtare.postgres.wait_counters import caveats
@@ -18,17 +17,6 @@ _USE_TSC = (
     "echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource"
     "  -- as root on the server's host, where tsc is among available_clocksource"
 )
-#: Why sql_trace keeps the trace of an incident.
-_WORDS = {
-    "sqlstate": "an error of sql_trace.keep_sqlstates",
-    "lock_wait": "a wait for a lock longer than sql_trace.keep_lock_wait",
-    "request": "a request slower than sql_trace.keep_slower_than",
-    "slower_than_usual": "a request slower than sql_trace.keep_slower_than_usual",
-    "transaction": "a transaction slower than sql_trace.keep_transaction_slower_than",
-    "blocker": "holding up a session that waited for a lock",
-    "deadlock": "having been in a deadlock with its victim",
-    "finding": "being in a finding, for which somebody asked for it",
-}
 
 Settings = Mapping[str, str]
 
@@ -118,32 +106,4 @@ def waits_clock(reason: str | None) -> Iterator[Finding]:
         remedy=[set_at_once("wait_event_timing.clock", "monotonic")],
         sure="certain",
         because="clock_reason of pg_stat_wait_event_timing_info",
-    )
-
-
-def kept(found: Sequence[KeptByCause]) -> Iterator[Finding]:
-    """One finding of all that is kept: how much, since when, and for which causes."""
-    if not found:
-        return
-    traces = sum(one.traces for one in found)
-    first = min(one.first for one in found)
-    counted = numbers.counted
-    yield of_setting(
-        "kept",
-        level="info",
-        title=f"{counted(traces, 'trace')} of incidents kept since {first:%Y-%m-%d %H:%M} UTC",
-        evidence=[
-            f"{counted(one.traces, 'trace')} because of {_WORDS.get(one.cause, one.cause)}, "
-            f"the latest at {one.last:%Y-%m-%d %H:%M:%S} UTC"
-            for one in found
-        ],
-        why="a trigger that somebody has set fired, and the session's calls and waits before "
-        "that can be read",
-        remedy=[
-            "pgtare trace kept --dsn …  -- lists them, and takes one by its ID",
-            "SELECT sql_trace_kept_forget(id);  -- when it has been looked into",
-        ],
-        sure="certain",
-        because="the server lists them",
-        figures={"kept_traces": float(traces)},
     )

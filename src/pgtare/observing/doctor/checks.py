@@ -53,7 +53,6 @@ def check(
         *check_logging.check(facts, max(transactions_per_s or 0.0, statements_per_s or 0.0)),
         *check_settings.clock(facts.clock),
         *check_settings.waits_clock(facts.waits_clock),
-        *check_settings.kept(facts.kept),
     ]
     return Checked(found, statements, transactions_per_s, notes)
 

@@ -15,7 +15,6 @@ from pgtare.observing.doctor.observed import (
     Deallocations,
     DoctorFacts,
     Extension,
-    KeptByCause,
     Key,
     Look,
     StatementEntries,
@@ -34,7 +33,6 @@ from pgtare.postgres.wait_counters.model import Event
 
 STATEMENTS = "pg_stat_statements"
 WAITS = "wait_event_timing"
-TRACE = "sql_trace"
 TEXTS = "texts of pg_stat_statements"
 #: So many clock probes are made; the fastest counts.
 _CLOCK_PROBES = 20
@@ -110,8 +108,6 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         else:
             lack(WAITS, wrong.why, wrong.remedy)
             waits = None
-    trace = extensions.get(TRACE) if sees_all else None
-    kept = session.readable(queries.KEPT, trace.schema) if trace is not None else []
     return DoctorFacts(
         server=Server.of_row(server),
         settings=settings,
@@ -121,7 +117,6 @@ def read_facts(session: Session, clock: Clock | None = None) -> DoctorFacts:
         may_stat_file=may_stat,
         clock=clock or _read_clock(session, may_read),
         unseen=tuple(unseen),
-        kept=tuple(KeptByCause(*row) for row in kept),
         waits_clock=waits_clock,
     )
 

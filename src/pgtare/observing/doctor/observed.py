@@ -39,16 +39,6 @@ class Extension:
 
 
 @dataclass(frozen=True)
-class KeptByCause:
-    """Traces of incidents that sql_trace keeps: how many for a cause, the first and the last."""
-
-    cause: str
-    traces: int
-    first: datetime
-    last: datetime
-
-
-@dataclass(frozen=True)
 class DoctorFacts:
     """What does not change while one looks.
 
@@ -64,7 +54,6 @@ class DoctorFacts:
     may_stat_file: bool
     clock: Clock | None
     unseen: tuple[Unseen, ...] = ()
-    kept: tuple[KeptByCause, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     waits_clock: str | None = None
 

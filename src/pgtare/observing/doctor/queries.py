@@ -48,20 +48,7 @@ SELECT 'wait_event_timing', n.nspname,
   has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname)
 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
   JOIN pg_language l ON l.oid = p.prolang
-WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_info'
-UNION ALL
-SELECT 'sql_trace', n.nspname, '', has_schema_privilege(n.oid, 'USAGE'), quote_ident(n.nspname)
-FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-  JOIN pg_language l ON l.oid = p.prolang
-WHERE l.lanname = 'c' AND p.proname = 'sql_trace_kept'
-  AND has_function_privilege(p.oid, 'EXECUTE')""",
-)
-KEPT = Query(
-    "kept",
-    "traces of incidents that sql_trace has kept",
-    """SELECT cause, count(*)::int, min(at), max(at) FROM {schema}.sql_trace_kept()
-GROUP BY cause ORDER BY 2 DESC, 1""",
-    "only if sql_trace is there, and this role may read them",
+WHERE l.lanname = 'c' AND p.proname = 'wait_event_timing_info'""",
 )
 SETTINGS = Query(
     "settings",
