@@ -112,7 +112,7 @@ def test_a_fleet_is_weighed(fleet: dict[str, Cluster], tmp_path: Path) -> None:
     assert (arm["k"], arm["verdict"]) == (2, "list")
     assert "geheim" not in written(out) + done.stdout + done.stderr
     assert "host=" not in written(out)
-    for words in ("canary: new", "80 % power", "with an instrument on", "within 15 s"):
+    for words in ("canary: new", "over 25 % slower", "with an instrument on", "within 15 s"):
         assert words in done.stderr
     nothing_runs(two(fleet))
 

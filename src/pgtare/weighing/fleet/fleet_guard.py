@@ -6,21 +6,19 @@ times are cut and from which on a transaction counts as slow, is frozen before i
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.fleet.detectable_harm import BaseFacts, detectable_harm
 from pgtare.estimate.fleet.guard import GuardedServer, GuardLook, HarmGuard, HarmLimits
 from pgtare.estimate.trial.design import Design, transactions_of_block
 from pgtare.estimate.trial.observations import UNUSABLE, Observations, UnitFlag, finished
 from pgtare.estimate.trial.runs import DROPPED
-from pgtare.weighing.fleet.stages import ServerTraffic, Stage
+from pgtare.weighing.fleet.stages import Stage
 
 Bools = npt.NDArray[np.bool_]
 
@@ -50,15 +48,11 @@ _WORDS = {
 class BaseSample:
     """What a server's transactions are like without any arm. Times in µs.
 
-    cap_us: where times are cut. mean_us, sd_us: of times cut there. slow, aborted: shares. per_s:
-    transactions a second of each session that finished some in the look, by its process.
+    cap_us: where times are cut. per_s: transactions a second of each session that finished some in
+    the look, by its process.
     """
 
     cap_us: float
-    mean_us: float
-    sd_us: float
-    slow: float
-    aborted: float
     transactions: int
     per_s: Mapping[int, float] = field(default_factory=dict)
 
@@ -68,17 +62,11 @@ class BaseSample:
         ended = finished(rows)
         times = ended["service_ns"] / 1000.0
         if not len(times):
-            return cls(_NO_TRAFFIC_US, math.nan, math.nan, math.nan, math.nan, 0)
+            return cls(_NO_TRAFFIC_US, 0)
         known = len(times) >= _FEWEST
         cap = float(np.quantile(times, _QUANTILE)) if known else 2 * float(times.max())
-        cap = max(cap, 1.0)
-        cut = np.minimum(times, cap)
         return cls(
-            cap_us=cap,
-            mean_us=float(cut.mean()),
-            sd_us=float(cut.std()),
-            slow=float((times > cap).mean()),
-            aborted=float(((rows["flags"] & UnitFlag.ABORTED) != 0).mean()),
+            cap_us=max(cap, 1.0),
             transactions=len(times),
             per_s={
                 int(pid): n / LOOK_S
@@ -127,7 +115,7 @@ class FleetGuard:
         """
         self._left -= self._share * len(self._guards)
         self._servers = {
-            name: GuardedServer(self._servers_group(name), self._samples[name].cap_us)
+            name: GuardedServer(self._loads.get(name, f"server {name}"), self._samples[name].cap_us)
             for name in stage.servers
         }
         self._guards, self._pending = {}, {}
@@ -206,68 +194,15 @@ class FleetGuard:
         highest = max((guard.e_value() for guard in list(self._guards.values())), default=1.0)
         return f"evidence of harm {highest:.2g} of {1 / self._share:.0f}"
 
-    def description(
-        self, stages: Sequence[Stage], traffic: Mapping[str, ServerTraffic], design: Design
-    ) -> list[str]:
-        """The guard, and the harm that each stage finds with 80 % power."""
+    def description(self) -> str:
+        """What the guard stops."""
         limits = self._limits
-        lines = [
+        return (
             "guard: all trials are stopped if an instrument makes transactions over "
             f"{100 * limits.body:g} % slower, raises the odds of a run with a slow one over "
             f"{limits.tail:g} times, or those of one with a failed one over {limits.aborts:g} "
-            "times; "
-            f"false alarms: {100 * ALPHA:g} % at most, over all stages and arms"
-        ]
-        arms = len(_guarded_arms(design))
-        for stage in stages:
-            lines.append(self._detectable(stage, traffic, design, arms, len(stages)))
-        return lines
-
-    def _detectable(
-        self,
-        stage: Stage,
-        traffic: Mapping[str, ServerTraffic],
-        design: Design,
-        arms: int,
-        number_of_stages: int,
-    ) -> str:
-        expected = {
-            name: traffic[name].transactions_per_s * stage.share_of(traffic[name]) * stage.seconds
-            for name in stage.servers
-        }
-        busy = [name for name in stage.servers if self._samples[name].transactions > 1]
-        if not busy:
-            return f"guard, stage {stage.name}: no transactions, so it finds nothing"
-        least = min(busy, key=lambda name: expected[name])
-        sample, kept = self._samples[least], round(design.runs.mean) - DROPPED
-        guarded = _guarded_arms(design)[0]
-        slots, base = design.block.count(guarded), design.block.count(0)
-        facts = BaseFacts(
-            mean_us=sample.mean_us,
-            block_sd_us=sample.sd_us * math.sqrt((1 / slots + 1 / base) / kept),
-            cap_us=sample.cap_us,
-            slow_rate=_any_of(max(sample.slow, 1 / sample.transactions), kept),
-            abort_rate=_any_of(sample.aborted, kept),
-            block=round(transactions_of_block(design)),
-            arm_slots=slots,
-            base_slots=base,
+            f"times; false alarms: {100 * ALPHA:g} % at most, over all stages and arms"
         )
-        found = detectable_harm(
-            facts,
-            int(expected[least]),
-            groups=len({self._servers_group(name) for name in busy}),
-            limits=self._limits,
-            alpha=ALPHA / number_of_stages / arms,
-        )
-        return (
-            f"guard, stage {stage.name}: finds with 80 % power {_slower(found.body)}, "
-            f"{_rate('runs with a slow one', found.slow_rate, facts.slow_rate)}, or "
-            f"{_rate('with a failed one', found.abort_rate, facts.abort_rate)}, from "
-            f"{int(expected[least]):,} transactions or more of each server"
-        )
-
-    def _servers_group(self, name: str) -> str:
-        return self._loads.get(name, f"server {name}")
 
 
 def _guarded_arms(design: Design) -> list[int]:
@@ -324,18 +259,3 @@ def _whole_blocks(rows: Observations, runs: int) -> tuple[Observations, Observat
     np.maximum.at(last, block, rows["position"])
     whole = (counts == runs * (last + 1))[block]
     return rows[whole], rows[~whole]
-
-
-def _any_of(rate: float, units: int) -> float:
-    """The share of runs with an event of this rate, if events come one by one."""
-    return 1 - (1 - rate) ** units
-
-
-def _slower(body: float) -> str:
-    return f"transactions {100 * body:.0f} % slower" if math.isfinite(body) else "no slowdown"
-
-
-def _rate(what: str, rate: float, base: float) -> str:
-    if not math.isfinite(rate):
-        return f"no {what}"
-    return f"{100 * rate:.3g} % {what} (base: {100 * base:.3g} %)"

@@ -106,8 +106,8 @@ class Prepared:
                 f"{each.transactions:,.0f} transactions with an instrument on at most"
             )
         worst = max(each.cut_off for each in exposed)
-        lines += self.guard.description(plan, self.traffic, self.request.trial_design)
         lines += [
+            self.guard.description(),
             f"worst case if nothing stops it: {sum(each.transactions for each in exposed):,.0f} "
             "transactions with an instrument on, at these rates",
             f"if this command is cut off, every trial ends by itself within {design.lease_s:g} s: "
