@@ -22,7 +22,7 @@ def study_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     last = max(made, key=lambda key: made[key].step.round)
     made[last] = made[last].model_copy(update={"failed": (HOSTILE + " " + "x" * 300,)})
     result = analysis.analyse(
-        found, facts(found), steps(found), made, {}, directory=Path("d"), closed=False, skipped={}
+        found, facts(found), steps(found), made, {}, directory=Path("d"), closed=False
     )
     result.title = HOSTILE_IMAGE
     result.about = HOSTILE

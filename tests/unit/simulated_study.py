@@ -170,7 +170,7 @@ def analysed(
     }
     steps_ = all_steps(found, 7)
     return analysis.analyse(
-        found, facts(found), steps_, made, rates, directory=Path("d"), closed=closed, skipped={}
+        found, facts(found), steps_, made, rates, directory=Path("d"), closed=closed
     )
 
 

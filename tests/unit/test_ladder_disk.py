@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.weighing.ladder.settings_check import check_installations
+from pgtare.weighing.ladder.installations import check_installations
 from tests.unit.simulated_study import STUDY, study
 from tests.unit.test_ladder_study_file import DUET
 

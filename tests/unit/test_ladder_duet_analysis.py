@@ -141,7 +141,7 @@ def test_a_set_that_is_not_done_counts_for_nothing_yet(made: dict[str, Run]) -> 
     found = study(TEXT)
     gone = at(made, 32)
     made.pop(gone)
-    left = remaining(found, all_steps(found, 7), made, {})
+    left = remaining(found, all_steps(found, 7), made)
     assert [step.id for step in left] == [gone]
     result = analysed(made)
     assert result.state == "unfinished"

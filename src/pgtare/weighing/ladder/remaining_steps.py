@@ -10,15 +10,13 @@ from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.study import Study
 
 
-def remaining(
-    study: Study, steps: Sequence[Step], runs: Mapping[str, Run], skipped: Mapping[str, str]
-) -> list[Step]:
+def remaining(study: Study, steps: Sequence[Step], runs: Mapping[str, Run]) -> list[Step]:
     """The steps still to be done.
 
     None of a workload whose proof did not pass, or whose dropped rounds are too many for a number
     already.
     """
-    over = {*skipped}
+    over = set[str]()
     for workload in study.workload:
         proof, planned = runs.get(proof_id(workload)), study.blocks_planned(workload)
         dropped = len(study.gathered(workload, runs).dropped)

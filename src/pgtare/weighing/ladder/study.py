@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import PrivateAttr
 
@@ -63,13 +63,6 @@ class Study(DeclaredStudy):
             }
         )
 
-    def without(self, names: Collection[str]) -> Study:
-        """The study without some variants; its family stays what it was."""
-        return self._part(
-            variant=tuple(v for v in self.variant if v.name not in names),
-            comparison=tuple(c for c in self.comparison if not {c.arm, c.base} & {*names}),
-        )
-
     def only(self, names: Sequence[str]) -> Study:
         """The study on these workloads; its family stays what it was.
 
@@ -80,9 +73,7 @@ class Study(DeclaredStudy):
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no workload {name!r}{near(name, known)}")
-        return self._part(workload=tuple(w for w in self.workload if w.name in names))
-
-    def _part(self, **left: object) -> Study:
-        part = self.model_copy(update=left)
+        chosen = tuple(w for w in self.workload if w.name in names)
+        part = self.model_copy(update={"workload": chosen})
         part._declared = self.family
         return part

@@ -125,10 +125,10 @@ class Workload(Section):
     """A load, what of it is measured, and the profile of waits that it must show.
 
     protocol: how it is played, as the study's if it names none. load: the rate as a share of
-    saturation. oldest: the first PostgreSQL that can run it. metric is the one that is tested,
-    `also` are shown next to it. counter: a query whose value must grow with the transactions.
-    setup: SQL that the server runs before each run. values: what scripts and SQL that end in .j2
-    are filled in with. activity: what must grow in some variants, and in no other.
+    saturation. metric is the one that is tested, `also` are shown next to it. counter: a query
+    whose value must grow with the transactions. setup: SQL that the server runs before each run.
+    values: what scripts and SQL that end in .j2 are filled in with. activity: what must grow in
+    some variants, and in no other.
     """
 
     name: Name
@@ -147,7 +147,6 @@ class Workload(Section):
     settings: Settings = {}
     prewarm: bool = False
     writes: bool = False
-    oldest: Annotated[int, Field(ge=15, le=18)] = 15
     metric: Metric = "tps"
     also: tuple[Metric, ...] = ()
     counter: str | None = None
