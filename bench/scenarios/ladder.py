@@ -1,4 +1,4 @@
-"""Rounds: the power at the stated MDE, and what one dear round of six does to the others."""
+"""Rounds: what one dear round of six does to the others."""
 
 from __future__ import annotations
 
@@ -8,18 +8,6 @@ import numpy as np
 
 from bench.scenarios.registry import Counts, Scenario
 from pgtare.estimate.study.rounds import paired
-
-
-def power(rounds: int, family: int, trials: int, seed: int) -> Counts:
-    """How often a study finds an effect of the size that an earlier study named as its MDE."""
-    rng = np.random.default_rng((seed, rounds))
-    hits = 0
-    for _ in range(trials):
-        named = paired(rng.normal(0, 0.006, rounds), margin=0.005, family=family).mde
-        found = paired(rng.normal(named, 0.006, rounds), margin=0.005, family=family)
-        hits += found.p <= 0.05 / family
-    return Counts(hits, trials)
-
 
 #: What one of six rounds costs more, and the noise of each, as log-ratios.
 _DEAR, _NOISE, _MARGIN = (0.01, 0.03, 0.1), (0.001, 0.003, 0.01), 0.005
@@ -34,7 +22,7 @@ def one_dear(what: str, trials: int, seed: int) -> Counts:
         ratios = rng.normal(0, noise, 6)
         ratios[rng.integers(6)] += dear
         mean = dear / 6
-        found = paired(ratios, margin=_MARGIN, family=1)
+        found = paired(ratios, margin=_MARGIN)
         if what == "covered":
             hits += found.lo <= mean <= found.hi
         else:
@@ -42,21 +30,7 @@ def one_dear(what: str, trials: int, seed: int) -> Counts:
     return Counts(hits, trials)
 
 
-_POWER = tuple(
-    Scenario(
-        f"ladder, {rounds} rounds, 1 of {family} comparisons"
-        if family > 1
-        else f"ladder, {rounds} rounds",
-        "effects of the stated MDE are found",
-        0.80,
-        partial(power, rounds, family),
-        trials=5_000,
-        quick=300,
-    )
-    for rounds, family in ((6, 1), (12, 1), (12, 12))
-)
 SCENARIOS = (
-    *_POWER,
     Scenario(
         "ladder, one of six rounds is dear",
         "the mean over these rounds is in its interval",

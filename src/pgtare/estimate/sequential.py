@@ -26,13 +26,8 @@ def multiplier(blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT) -> fl
     """
     if blocks < 1:
         return math.nan
-    return threshold(alpha, blocks, alpha, tuned_at)
-
-
-def threshold(level: float, blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT) -> float:
-    """The z whose `p_value` is just this level."""
     spread = blocks * _rho_squared(alpha, tuned_at)
-    return math.sqrt(2 * (spread + 1) / spread * math.log(math.sqrt(spread + 1) / level))
+    return math.sqrt(2 * (spread + 1) / spread * math.log(math.sqrt(spread + 1) / alpha))
 
 
 def p_value(z: float, blocks: int, alpha: float = 0.05, tuned_at: int = TUNED_AT) -> float:

@@ -4,8 +4,7 @@ Sign flips of few rounds are far coarser than Student's t, and at Holm's first s
 family most of the difference is power. So the tests themselves are simulated: STUDIES studies of n
 normal rounds with SD 1 and no effect, the same ones every time. The ends of their intervals answer
 every question, as an effect only shifts them: one of size δ is distinguished from zero exactly if
-the interval's lower end lies above −δ. Rounds are taken to be normal. The detectable effect allows
-for the error of the SD that it is a multiple of; the rounds to settle take the SD to be the
+the interval's lower end lies above −δ. Rounds are taken to be normal, and the SD to be the
 estimated one.
 """
 
@@ -19,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pgtare.estimate.arrays import Floats
-from pgtare.estimate.distributions import chi_square_exceeded, normals_below, student_quantile
-from pgtare.estimate.inference import NAN
-from pgtare.estimate.study.attainable import DRAWS, attainable_p, rank
+from pgtare.estimate.distributions import student_quantile
+from pgtare.estimate.study.attainable import DRAWS, rank
 
 POWER = 0.8
 #: More rounds than anybody will run: what is still unsettled there counts as never settled.
@@ -35,10 +33,6 @@ SUBSETS = 16_384
 _STUDENT = 28
 #: Rounds of which the power is looked at if flips are drawn: each takes a while.
 _STEPS = (16, 20, 24, _STUDENT)
-#: Points at which the estimate of a standard deviation is looked at.
-_GRID = 200
-#: The same to integrate over them, and halvings of what an effect lies in.
-_NODES, _HALVINGS = 48, 30
 _SEED = 20_260
 _CHUNK = 250
 
@@ -53,73 +47,6 @@ class Ends(NamedTuple):
     high: Floats
     low_one_sided: Floats
     high_one_sided: Floats
-
-
-def detectable(se: float, rounds: int, family: int, alpha: float = 0.05) -> float:
-    """Minimum detectable effect at 80 % power, in the unit of se: at Holm's first step.
-
-    se is an estimate, from the same few rounds. Studies of this many rounds, each with an effect of
-    the size that an earlier one named, find it in 80 % over all the errors that those may have had.
-    Infinite if so few rounds cannot reject, whatever the effect.
-    """
-    if rounds < 2 or not se > 0:
-        return NAN
-    if attainable_p(rounds) > alpha / max(family, 1):
-        return math.inf
-    return _factor(rounds, alpha, max(family, 1)) * math.sqrt(rounds) * se
-
-
-@lru_cache(maxsize=512)
-def _factor(rounds: int, alpha: float, family: int) -> float:
-    """The detectable effect in estimated SDs of a round.
-
-    A study finds an effect δ exactly if −low < δ; δ is k times the SD that another study estimated.
-    So k is the 80 % point of −low over that SD, the two independent. Studies without effect are
-    symmetric, so that the high ends are as good as the low ones.
-    """
-    ends = _ends(rounds, alpha, family)
-    needed = np.concatenate((-ends.low, ends.high))
-    sds = _sd_quantiles(rounds - 1, (np.arange(_GRID) + 0.5) / _GRID)
-    return float(np.quantile(needed[:, np.newaxis] / sds, POWER))
-
-
-def _sd_quantiles(df: float, points: Floats) -> Floats:
-    """Quantiles of what is estimated of an SD of 1 with this many degrees of freedom."""
-    squares = [chi_square_exceeded(df, 1 - point) for point in points.tolist()]
-    return np.sqrt(np.array(squares) / df)
-
-
-def detectable_by_t(se: float, df: float, threshold: float) -> float:
-    """The effect whose studentised estimate exceeds a threshold with 80 % power; unit of se.
-
-    As in `detectable`, over what the estimated se may be in error.
-    """
-    if not df >= 1 or not (se > 0 and math.isfinite(threshold)):
-        return NAN
-    return _noncentral(df, threshold) * se
-
-
-@lru_cache(maxsize=512)
-def _noncentral(df: float, threshold: float) -> float:
-    """The same for an estimated se of 1.
-
-    The estimate is normal given the SDs that this study and the later one will estimate, over
-    which the chance of a miss is integrated by Gauss and Legendre.
-    """
-    nodes, shares = np.polynomial.legendre.leggauss(_NODES)
-    sds = _sd_quantiles(df, (1 + nodes) / 2)
-
-    def missed(effect: float) -> float:
-        below = normals_below(threshold * sds - effect * sds[:, np.newaxis])
-        return float(shares @ below @ shares) / 4
-
-    low, high = 0.0, 1.0
-    while missed(high) > 1 - POWER:
-        low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if missed(middle) > 1 - POWER else (low, middle)
-    return high
 
 
 def settled(

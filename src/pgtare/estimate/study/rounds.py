@@ -20,7 +20,6 @@ import numpy as np
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.inference import NAN
 from pgtare.estimate.study.attainable import DRAWS, EXACT_ROUNDS, rank
-from pgtare.estimate.study.power import detectable
 from pgtare.estimate.study.stopped_early import Closed
 
 
@@ -145,8 +144,6 @@ class Paired:
     p: float
     p_equivalence: float
     se: float
-    mde: float
-    positive: int
     exact: bool
 
 
@@ -154,7 +151,6 @@ def paired(
     d: Floats,
     *,
     margin: float,
-    family: int = 1,
     alpha: float = 0.05,
     seed: int = 0,
     peeked: bool = False,
@@ -162,8 +158,8 @@ def paired(
 ) -> Paired:
     """Compare by rounds: d (n,) are log-ratios, margin a share (0.005 is 0.5 %).
 
-    peeked: the rounds were ended by someone who could see the figures, of how many planned ones. p,
-    interval and MDE are then those of the confidence sequence, and nothing is called equivalent.
+    peeked: the rounds were ended by someone who could see the figures, of how many planned ones. p
+    and interval are then those of the confidence sequence, and nothing is called equivalent.
     """
     flips = Flips(np.asarray(d, dtype=np.float64), seed)
     lo, hi = flips.interval(alpha)
@@ -172,13 +168,11 @@ def paired(
     if flips.vary:
         p = flips.p()
         p_equivalence = flips.equivalence_p(-math.log1p(margin), math.log1p(margin))
-    mde = detectable(flips.se, flips.n, family, alpha)
     if peeked and flips.vary:
         closed = Closed(flips.n, planned or flips.n, alpha)
         width = closed.multiplier * flips.se
         lo, hi = flips.mean - width, flips.mean + width
         p = closed.p_value(flips.mean / flips.se)
-        mde = closed.detectable(flips.se, family)
         p_equivalence, within = NAN, (NAN, NAN)
     return Paired(
         n=flips.n,
@@ -189,8 +183,6 @@ def paired(
         p=p,
         p_equivalence=p_equivalence,
         se=flips.se,
-        mde=mde,
-        positive=int((flips.d > 0).sum()),
         exact=flips.exact,
     )
 

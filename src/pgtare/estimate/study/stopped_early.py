@@ -18,7 +18,6 @@ from pgtare.estimate.distributions import (
     student_quantile,
 )
 from pgtare.estimate.inference import NAN
-from pgtare.estimate.study.power import detectable_by_t
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,10 @@ class Closed:
     @property
     def multiplier(self) -> float:
         """Half the interval, in standard errors."""
-        return self._of_t(sequential.multiplier(self.n, self.alpha, self.planned))
+        if self.n < 2:
+            return NAN
+        z = sequential.multiplier(self.n, self.alpha, self.planned)
+        return -student_quantile(self.n - 1, normal_below(-z))
 
     def p_value(self, t: float) -> float:
         """Always-valid two-sided p: below α exactly if the interval excludes zero."""
@@ -41,17 +43,3 @@ class Closed:
         tail = student_below(self.n - 1, -abs(t))
         z = -normal_quantile(tail) if tail > 0 else math.inf
         return sequential.p_value(z, self.n, self.alpha, self.planned)
-
-    def detectable(self, se: float, family: int) -> float:
-        """The effect that is found with 80 % power at Holm's first step; unit of se."""
-        if self.n < 2:
-            return NAN
-        level = self.alpha / max(family, 1)
-        z = sequential.threshold(level, self.n, self.alpha, self.planned)
-        return detectable_by_t(se, self.n - 1, self._of_t(z))
-
-    def _of_t(self, z: float) -> float:
-        """The multiple of Student's t with the tail that z has in the normal."""
-        if self.n < 2:
-            return NAN
-        return -student_quantile(self.n - 1, normal_below(-z))

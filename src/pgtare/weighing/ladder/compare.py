@@ -11,7 +11,6 @@ import numpy as np
 
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.study import rounds as estimate
-from pgtare.estimate.study.attainable import attainable_p
 from pgtare.estimate.study.power import rounds_to_settle
 from pgtare.weighing.ladder import wording
 from pgtare.weighing.ladder.blocks import Blocks
@@ -33,11 +32,10 @@ def compare(
     analysis, planned = study.analysis, study.blocks_planned(workload)
     pairs = {m: _pairs(blocks, arm, base, m) for m in (workload.metric, *workload.also)}
 
-    def estimated(metric: Metric, family: int = 1) -> estimate.Paired:
+    def estimated(metric: Metric) -> estimate.Paired:
         return estimate.paired(
             _log_ratios(pairs[metric]),
             margin=analysis.margin,
-            family=family,
             alpha=analysis.alpha,
             seed=seed,
             peeked=peeked,
@@ -53,7 +51,7 @@ def compare(
             "p": known(found.p),
         }
 
-    found = estimated(workload.metric, study.family)
+    found = estimated(workload.metric)
     within = dataclasses.replace(found, lo=found.within[0], hi=found.within[1])
     others = [metric for metric in workload.also if len(pairs[metric]) >= 2]
     return Compared(
@@ -66,9 +64,6 @@ def compare(
         p_adjusted=None,
         p_equivalence=known(found.p_equivalence),
         within=None if peeked else _effect(within),
-        mde_pct=known(100 * found.mde),
-        positive=found.positive,
-        attainable_p=attainable_p(found.n),
         # no more rounds come to a study that is closed
         rounds_to_settle=None
         if peeked
@@ -104,9 +99,6 @@ def not_counted(study: Study, workload: Workload, arm: str, base: str) -> Compar
         p=None,
         p_adjusted=None,
         p_equivalence=None,
-        mde_pct=None,
-        positive=0,
-        attainable_p=attainable_p(study.blocks_planned(workload)),
         rounds_to_settle=None,
         verdict="not_verified",
         derivation="",

@@ -71,12 +71,6 @@ class Compared(Model):
         "a study ended by hand",
         default=None,
     )
-    mde_pct: float | None = _field(
-        "smallest effect that these tests would find with 80 % power, at Holm's first step; "
-        "`null` if so few blocks can find none"
-    )
-    positive: int = _field("blocks in which the arm's value is the larger")
-    attainable_p: float = _field("the smallest p-value that its blocks can give")
     rounds_to_settle: int | None = _field(
         "blocks, more than there are, that would settle it with 80 % power if the estimate is "
         "exact and later blocks vary as much; `null` if there is no such number"

@@ -10,8 +10,8 @@ from pgtare.weighing.ladder import wording
 from pgtare.weighing.ladder.result import Compared, OnWorkload
 
 #: Columns that a narrow terminal goes without, the first of them first.
-LEAST_IMPORTANT = (3, 6, 7, 4)
-LEFT = (0, 8)
+LEAST_IMPORTANT = (3, 6, 4)
+LEFT = (0, 7)
 
 
 def headings(alpha: float) -> tuple[str, ...]:
@@ -23,7 +23,6 @@ def headings(alpha: float) -> tuple[str, ...]:
         "in its unit",
         "p",
         "Holm",
-        "MDE",
         "rounds to settle",
         "verdict",
     )
@@ -70,17 +69,9 @@ def _cells(name: str, c: Compared, needed: str, last: str) -> tuple[str, ...]:
         wording.absolute(c),
         wording.p_text(c.p),
         wording.p_text(c.p_adjusted),
-        _mde(c),
         needed,
         last,
     )
-
-
-def _mde(c: Compared) -> str:
-    if c.mde_pct is None:
-        # an error is known, but so few blocks reject nothing, however large
-        return numbers.NONE if c.se_pct is None else "∞"
-    return "> 100 %" if c.mde_pct > 100 else f"{c.mde_pct:.2f} %"
 
 
 def means(workload: OnWorkload) -> tuple[list[str], list[list[str]]]:
