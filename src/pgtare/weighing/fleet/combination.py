@@ -6,7 +6,7 @@ The result depends on the servers alone, not on the order in which they came.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pgtare.errors import MeasurementError
@@ -146,35 +146,27 @@ def _arm(
     ratios = [member.effect(percent=True) for member in usable]
     found = combine(ratios, level=LEVEL, margin=math.log1p(margin))
     in_us = [member.effect(percent=False) for member in usable]
-    us = combine(in_us, level=LEVEL)
     return documents.FleetArm(
         name=name,
         role=role,
         k=found.k,
         verdict=found.verdict,
         verdict_reason=found.reason,
-        cost_pct=_scale(found, ratios, _percent, 100.0),
-        cost_us=_scale(us, in_us, interval, 1.0),
+        cost_pct=_scale(found, ratios),
+        cost_us=interval(combine(in_us, level=LEVEL).mean),
         servers=[_server_arm(member) for member in members],
     )
 
 
-def _scale(
-    found: FleetEstimate,
-    effects: Sequence[ServerEffect],
-    written: Callable[[Estimate], Interval],
-    unit: float,
-) -> documents.FleetScale:
+def _scale(found: FleetEstimate, effects: Sequence[ServerEffect]) -> documents.FleetScale:
     labels = sorted({label for effect in effects for label in effect.labels})
     groups = subgroups(effects, *labels, level=LEVEL)
     values = {label: {one.value for one in groups if one.label == label} for label in labels}
     tau = found.tau2
     return documents.FleetScale(
-        mean=written(found.mean),
-        prediction=written(found.prediction) if found.prediction else None,
-        tau=Interval(
-            estimate=_root(tau.estimate, unit), lo=_root(tau.lo, unit), hi=_root(tau.hi, unit)
-        ),
+        mean=_percent(found.mean),
+        prediction=_percent(found.prediction) if found.prediction else None,
+        tau=Interval(estimate=_root(tau.estimate), lo=_root(tau.lo), hi=_root(tau.hi)),
         i2_pct=number(100 * found.i2),
         q=number(found.q),
         q_p=number(found.q_p),
@@ -187,8 +179,8 @@ def _scale(
                 documents.FleetSubgroup,
                 one,
                 servers=list(one.servers),
-                mean=written(one.mean),
-                difference=written(one.difference),
+                mean=_percent(one.mean),
+                difference=_percent(one.difference),
             )
             for one in groups
             if len(values[one.label]) > 1
@@ -203,8 +195,8 @@ def _percent(found: Estimate) -> Interval:
     return Interval(estimate=estimate, lo=lo, hi=hi)
 
 
-def _root(value: float, unit: float) -> float | None:
-    return number(unit * math.sqrt(value)) if value >= 0 else None
+def _root(value: float) -> float | None:
+    return number(100 * math.sqrt(value)) if value >= 0 else None
 
 
 def _server_arm(member: _Member) -> documents.ServerArm:

@@ -61,7 +61,7 @@ class FleetSubgroup(Model):
 
 
 class FleetScale(Model):
-    """One arm over all servers on one scale, percent of the base's body or µs."""
+    """One arm over all servers, in percent of the base's body."""
 
     mean: Interval = Field(description="interval: mean effect of the fleet's servers")
     prediction: Interval | None = Field(
@@ -69,8 +69,8 @@ class FleetScale(Model):
         "five servers"
     )
     tau: Interval = Field(
-        description="interval: standard deviation of the servers' true effects; of percentages it "
-        "is that of log-ratios, times 100"
+        description="interval: standard deviation of the servers' true effects, of log-ratios, "
+        "times 100"
     )
     i2_pct: float | None = Field(
         description="I²: share of the spread of estimates that is due to true differences"
@@ -98,7 +98,7 @@ class FleetArm(Model):
     cost_pct: FleetScale = Field(
         description="in percent of the base's body, from log-ratios; the verdict is by these"
     )
-    cost_us: FleetScale = Field(description="in µs a transaction")
+    cost_us: Interval = Field(description="interval: mean in µs a transaction")
     servers: list[ServerArm] = Field(description="the arm on each server, by name")
 
 

@@ -91,10 +91,9 @@ def _row(arm: FleetArm) -> dict[str, Any]:
 
 def _part(arm: FleetArm) -> dict[str, Any]:
     """What is said of one instrument besides its plot."""
-    spread = f"{wording.spread(arm.cost_pct, '%')}; in µs {wording.spread(arm.cost_us, 'µs')}"
     return {
         "name": arm.name,
-        "spread": spread if arm.k > 1 else "",
+        "spread": wording.spread(arm.cost_pct) if arm.k > 1 else "",
         "outliers": wording.outliers(arm),
         "subgroups": [wording.subgroup_cells(g) for g in wording.shown_subgroups(arm.cost_pct)],
         "left_out": [(one.server, one.left_out) for one in arm.servers if one.left_out],

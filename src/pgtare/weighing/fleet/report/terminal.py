@@ -67,7 +67,7 @@ def _arm(arm: FleetArm, result: FleetWeighing, console: Console) -> None:
     console.print()
     _say(console, arm.name, "bold")
     if arm.k > 1:
-        _say(console, f"{wording.spread(arm.cost_pct, '%')}.")
+        _say(console, f"{wording.spread(arm.cost_pct)}.")
     for text in wording.outliers(arm):
         _say(console, text, "yellow")
     missing = [f"{one.server} ({one.left_out})" for one in arm.servers if one.left_out]

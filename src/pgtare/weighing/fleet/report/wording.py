@@ -97,7 +97,7 @@ def answer(arm: FleetArm, result: FleetWeighing) -> str:
         return f"{arm.name}: inconclusive, {mean} over {count}{following}."
     verb = "costs" if arm.verdict == "cost" else "saves"
     size = numbers.size(scale.mean)
-    us = f", {with_bounds(arm.cost_us.mean, 'µs')}" if arm.cost_us.mean.estimate is not None else ""
+    us = f", {with_bounds(arm.cost_us, 'µs')}" if arm.cost_us.estimate is not None else ""
     return (
         f"Leaving {arm.name} on {verb} {size} % {numbers.bounds(scale.mean)} a transaction on "
         f"average over {count}{us}{following}."
@@ -117,26 +117,20 @@ def _next(scale: FleetScale) -> str:
 
 
 def outliers(arm: FleetArm) -> list[str]:
-    """The servers unlike the rest, on the scale of the verdict and then in µs."""
+    """The servers unlike the rest."""
     members = {one.server: one for one in arm.servers}
-    in_pct = {one.server for one in arm.cost_pct.outliers}
-    found = [_outlier(one, arm, members[one.server], "%") for one in arm.cost_pct.outliers]
-    return found + [
-        _outlier(one, arm, members[one.server], "µs")
-        for one in arm.cost_us.outliers
-        if one.server not in in_pct
-    ]
+    return [_outlier(one, arm, members[one.server]) for one in arm.cost_pct.outliers]
 
 
-def _outlier(one: FleetOutlier, arm: FleetArm, member: ServerArm, unit: str) -> str:
-    scale, value = (arm.cost_pct, member.pct) if unit == "%" else (arm.cost_us, member.us)
+def _outlier(one: FleetOutlier, arm: FleetArm, member: ServerArm) -> str:
     side = "above" if one.residual > 0 else "below"
     shared = ", ".join(f"{name} = {text}" for name, text in one.labels.items())
-    alike = [other for other in scale.outliers if (other.residual > 0) == (one.residual > 0)]
+    others = arm.cost_pct.outliers
+    alike = [other for other in others if (other.residual > 0) == (one.residual > 0)]
     whose = "Only it has" if len(alike) == 1 else f"Only these {len(alike)} have"
     return (
-        f"{one.server} is unlike the rest: {arm.name} shows {with_bounds(value, unit)}, far "
-        f"{side} what the others predict ({_p(one.p_adjusted)})."
+        f"{one.server} is unlike the rest: {arm.name} shows {with_bounds(member.pct, '%')}, "
+        f"far {side} what the others predict ({_p(one.p_adjusted)})."
         + (f" {whose} {shared}." if shared else "")
     )
 
@@ -147,7 +141,7 @@ def shown_subgroups(scale: FleetScale) -> list[FleetSubgroup]:
     return sorted(tested, key=lambda one: (one.p_adjusted or 0.0, one.label, one.value))
 
 
-def spread(scale: FleetScale, unit: str) -> str:
+def spread(scale: FleetScale) -> str:
     """Heterogeneity in words."""
     if scale.i2_pct is None:
         return numbers.NONE
@@ -160,7 +154,7 @@ def spread(scale: FleetScale, unit: str) -> str:
     else:
         size = numbers.plain(tau.estimate, numbers.decimals(None, tau.estimate))
     return (
-        f"servers' true effects spread by {size} {unit}{ends} (standard deviation); "
+        f"servers' true effects spread by {size} %{ends} (standard deviation); "
         f"I² {numbers.percent(scale.i2_pct)}, all alike: {_p(scale.q_p)}"
     )
 
@@ -172,8 +166,8 @@ def arm_cells(arm: FleetArm) -> list[str]:
         numbers.estimate(arm.cost_pct.mean),
         numbers.bounds(arm.cost_pct.mean),
         numbers.bounds(arm.cost_pct.prediction),
-        numbers.estimate(arm.cost_us.mean),
-        numbers.bounds(arm.cost_us.mean),
+        numbers.estimate(arm.cost_us),
+        numbers.bounds(arm.cost_us),
         numbers.percent(arm.cost_pct.i2_pct),
     ]
 
