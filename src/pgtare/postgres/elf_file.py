@@ -1,4 +1,4 @@
-"""What a library or program says of itself: its architecture, and the C library that it needs."""
+"""What a library or program says of itself: its architecture, and the C library that it uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 from elftools.elf.segments import InterpSegment
 
@@ -53,21 +52,6 @@ def is_module(library: Path) -> bool:
         )
 
     return _seen(library, look, damaged=False)
-
-
-def glibc_needed(library: Path) -> list[str]:
-    """The versions of glibc of which a library uses something, each as "glibc 2.34"."""
-
-    def look(elf: ELFFile) -> list[str]:
-        section = elf.get_section_by_name(".gnu.version_r")
-        if not isinstance(section, GNUVerNeedSection):
-            return []
-        return [aux.name for _, versions in section.iter_versions() for aux in versions]
-
-    none: list[str] = []
-    names = _seen(library, look, none)
-    found = [re.fullmatch(r"GLIBC_(\d+\.\d+)(?:\.\d+)?", name) for name in names]
-    return [f"glibc {one[1]}" for one in found if one]
 
 
 def _loaders(elf: ELFFile) -> list[str]:

@@ -79,14 +79,6 @@ class ModulePackage:
             )
         return found
 
-    def libc(self) -> str:
-        """The oldest C library with which all libraries work: as stated, or as they show."""
-        from pgtare.postgres import elf_file
-
-        libraries = (self.directory / f"{name}.so" for name in self.manifest.modules)
-        needed = [one for path in libraries for one in elf_file.glibc_needed(path)]
-        return max((self.manifest.libc, *needed), key=series)
-
     def key(self, name: str) -> str:
         """A digest of all files of a module."""
         found = self.module(name)
@@ -214,10 +206,9 @@ def require_fit(package: ModulePackage, binaries: Binaries) -> None:
             f"{origin} needs glibc, and {binaries.postgres} uses {libc}: "
             "the modules work only with servers that were built with glibc"
         )
-    needed = package.libc()
-    if libc is not None and series(libc) < series(needed):
+    if libc is not None and series(libc) < series(said.libc):
         raise UsageError(
-            f"{origin} needs {needed} or later, and this machine has {libc}: build the modules "
+            f"{origin} needs {said.libc} or later, and this machine has {libc}: build the modules "
             "here (without --from), or get a package for this release of the system"
         )
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pgtare.observing.clock.schema import Choice, ClockResult, Meaning, Span
-from pgtare.postgres.io_timing import io_readings
 
 #: The clock of PostgreSQL up to 18, and that of 19 if it takes the counter.
 _SYSTEM = "monotonic"
@@ -61,9 +60,9 @@ def _call(work_ns: Span) -> Callable[[float], Span]:
     return lambda read_ns: _IN_PLACE.scaled(2 * read_ns) + work_ns
 
 
-def _io(major: int) -> Callable[[float], Span]:
-    least, most = io_readings(major)
-    return lambda read_ns: _between(least, most, most).scaled(read_ns) + _IO_WORK_NS
+def _io(most: int) -> Callable[[float], Span]:
+    """Each I/O is timed by 2 readings, and from 18 on by up to 4 if it is waited for."""
+    return lambda read_ns: _between(2, most, most).scaled(read_ns) + _IO_WORK_NS
 
 
 def _wait(read_ns: float) -> Span:
@@ -72,13 +71,13 @@ def _wait(read_ns: float) -> Span:
 
 _TIMED = (
     _Timed(_ROW, "15-18", (_SYSTEM,), _call(_PAIR_WORK_15_TO_18_NS)),
-    _Timed(_IO, "15-17", (_SYSTEM,), _io(15)),
-    _Timed(_IO, "18", (_SYSTEM,), _io(18)),
+    _Timed(_IO, "15-17", (_SYSTEM,), _io(2)),
+    _Timed(_IO, "18", (_SYSTEM,), _io(4)),
     _Timed(_WAIT, "15-18", (*_COUNTERS, _SYSTEM), _wait),
 )
 _TIMED_19 = (
     _Timed(_ROW, "19", (_COUNTER,), _call(_PAIR_WORK_NS)),
-    _Timed(_IO, "19", (_COUNTER_IO,), _io(19)),
+    _Timed(_IO, "19", (_COUNTER_IO,), _io(4)),
 )
 
 
