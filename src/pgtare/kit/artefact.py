@@ -36,8 +36,8 @@ REMEDY = "restore it from a copy, or measure again"
 class ArtefactKind:
     """A kind of result.
 
-    what: what it is and the command that makes it, as "result of `pgtare weigh`". document: the file
-    that describes it. schema: of that file, as pgtare.weigh/2. parts: its other files.
+    what: what it is and the command that makes it, as "result of `pgtare weigh`". document: the
+    file that describes it. schema: of that file, as pgtare.weigh/2. parts: its other files.
     """
 
     what: str
