@@ -48,11 +48,11 @@ def test_draws_every_chart_and_says_where_p_values_come_from(
         "chart-effects": 2 + 1,  # two comparisons and the floor
         "chart-rounds-W1": 9 * 3,  # nine rounds kept of the ten, three runs next to the base
     }
-    place = page.locator("details", has_text="Where the p-values of W1 come from").first
+    place = page.locator("details", has_text="Means over the rounds kept (W1)").first
     place.locator("summary").focus()
     page.keyboard.press("Enter")
-    assert place.locator("li").count() == 3
-    assert "ways to choose the signs" in place.locator("li").first.inner_text()
+    assert place.locator("tbody tr").count() == 4  # three variants, the floor's twice
+    assert "off" in place.locator("tbody tr").first.inner_text()
 
 
 @pytest.mark.slow

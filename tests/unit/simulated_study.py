@@ -81,7 +81,6 @@ WAITS = (
         of_sessions=0.9,
         of_waits=0.95,
         per_transaction=1.9,
-        histogram=(0, 0, 100, 8_000, 900, *[0] * 27),
     ),
     Wait(
         event="Client/ClientRead",

@@ -35,8 +35,7 @@ def test_a_finished_study_has_its_verdicts() -> None:
     assert trace.p_adjusted == pytest.approx(2 * trace.p)  # the smaller of two
     assert stats.verdict in ("inconclusive", "equivalent")
     assert trace.effect.pct == pytest.approx(-8, abs=2)
-    assert "of the 2^10 = 1,024 ways" in trace.derivation
-    assert "Holm over 2 declared comparisons" in trace.derivation
+    assert 2**9 * trace.p == round(2**9 * trace.p)  # by all 2^10 signs, twice the smaller side
     assert workload.floor is not None
     assert workload.floor.arm == "off again"
     assert [b.metric for b in trace.other_metrics] == list(found.workload[0].also)
@@ -97,7 +96,6 @@ def test_what_was_not_played_counts_in_the_family() -> None:
     trace = result.workloads[0].compared[1]
     assert trace.p is not None
     assert trace.p_adjusted == pytest.approx(4 * trace.p)
-    assert "Holm over 4 declared comparisons" in trace.derivation
 
 
 def test_the_floor_is_reported_as_a_width_and_is_no_test_of_the_machine() -> None:
@@ -290,7 +288,6 @@ def test_a_study_ended_by_hand_pays_for_the_choice_of_moment() -> None:
     result = analysed(found, made, closed=True)
     (workload,) = result.workloads
     trace = workload.compared[1]
-    assert "confidence sequence" in trace.derivation
     assert trace.effect.half_width_pct is not None
     assert trace.se_pct is not None
     assert 2.3 < trace.effect.half_width_pct / trace.se_pct < 6

@@ -144,7 +144,6 @@ class Paired:
     p: float
     p_equivalence: float
     se: float
-    exact: bool
 
 
 def paired(
@@ -183,7 +182,6 @@ def paired(
         p=p,
         p_equivalence=p_equivalence,
         se=flips.se,
-        exact=flips.exact,
     )
 
 

@@ -204,7 +204,6 @@ def _adjust(study: Study, family: list[Compared]) -> None:
         compared.p_adjusted = known(p_adjusted)
         if compared.verdict != "not_verified":
             compared.verdict = _verdict(study, compared)
-            compared.derivation += wording.adjustment(compared, study.family)
 
 
 def _verdict(study: Study, compared: Compared) -> Verdict:

@@ -12,7 +12,6 @@ import numpy as np
 from pgtare.estimate.arrays import Floats
 from pgtare.estimate.study import rounds as estimate
 from pgtare.estimate.study.power import rounds_to_settle
-from pgtare.weighing.ladder import wording
 from pgtare.weighing.ladder.blocks import Blocks
 from pgtare.weighing.ladder.result import Compared, Effect, OtherMetric
 from pgtare.weighing.ladder.study import Study
@@ -76,9 +75,6 @@ def compare(
             done=found.n,
         ),
         verdict="inconclusive",
-        derivation=wording.derivation(
-            found, peeked=peeked, noun=study.played_by(workload).words.block
-        ),
         round_pct=tuple(pct(float(x)) for x in _log_ratios(pairs[workload.metric])),
         other_metrics=tuple(OtherMetric(**described(m, estimated(m))) for m in others),
     )
@@ -101,7 +97,6 @@ def not_counted(study: Study, workload: Workload, arm: str, base: str) -> Compar
         p_equivalence=None,
         rounds_to_settle=None,
         verdict="not_verified",
-        derivation="",
     )
 
 

@@ -211,7 +211,6 @@ def profile(
             of_sessions=c.spent_ms / (1000 * seconds * clients),
             of_waits=c.spent_ms / waited if waited and not event.idle else 0.0,
             per_transaction=c.waits / max(transactions, 1),
-            histogram=c.histogram,
         )
         for event, c in sorted(grown.items(), key=lambda item: -item[1].spent_ms)
         if c.waits

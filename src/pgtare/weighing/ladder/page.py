@@ -73,9 +73,6 @@ def _workload(workload: OnWorkload, result: LadderResult) -> dict[str, Any]:
         "profile": workload.profile,
         "rows": tables.rows(workload),
         "tables": [(caption, head, body) for caption, (head, body) in details.items() if body],
-        "derivations": [
-            (f"{c.arm} − {c.base}", c.derivation) for c in workload.with_floor if c.derivation
-        ],
     }
 
 

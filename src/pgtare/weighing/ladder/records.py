@@ -45,9 +45,6 @@ class Wait(_Model):
     of_sessions: float = Field(description="share of the time of all sessions")
     of_waits: float = Field(description="share of the time waited; 0 if it is idle")
     per_transaction: float = Field(description="waits a transaction")
-    histogram: tuple[int, ...] = Field(
-        default=(), description="by powers of two of their length, as the module counts"
-    )
 
 
 class Part(_Model):

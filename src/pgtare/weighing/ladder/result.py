@@ -76,7 +76,6 @@ class Compared(Model):
         "exact and later blocks vary as much; `null` if there is no such number"
     )
     verdict: Verdict = _field("`cost`, `gain`, `equivalent`, `inconclusive` or `not_verified`")
-    derivation: str = _field("where the p-value comes from, in words")
     round_pct: tuple[float, ...] = _field("each block's difference, in their order", default=())
     other_metrics: tuple[OtherMetric, ...] = _field("other metrics, see below", default=())
 

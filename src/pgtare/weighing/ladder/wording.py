@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
-from pgtare.estimate.study import rounds as estimate
-from pgtare.estimate.study.attainable import DRAWS
 from pgtare.kit import numbers
 from pgtare.weighing.ladder.field_types import percent
 from pgtare.weighing.ladder.result import Compared, Effect, OnWorkload, OtherMetric
@@ -82,36 +79,6 @@ def absolute(compared: Compared | OtherMetric) -> str:
     size = abs(compared.absolute)
     places = 0 if size >= 100 else 1 if size >= 10 else 2
     return f"{numbers.signed(compared.absolute, places)} {compared.unit}"
-
-
-def derivation(found: estimate.Paired, *, peeked: bool, noun: str = "round") -> str:
-    """Where a p-value comes from, so that a reader can find it again."""
-    if not found.n or math.isnan(found.p):
-        return f"no p: the {noun}s do not vary"
-    if peeked:
-        return (
-            f"the study was ended by hand after {found.n} {noun}s, so p and interval are those of "
-            "the confidence sequence of Waudby-Smith et al., which hold whenever one stops"
-        )
-    if found.exact:
-        total = 2**found.n
-        extreme = round(found.p * total)
-        return (
-            f"{extreme:,} of the 2^{found.n} = {total:,} ways to choose the signs of the "
-            f"{found.n} {noun}s' log-ratios give a mean as far from 0: p = {p_text(found.p)}"
-        )
-    return (
-        f"{DRAWS:,} sign flips drawn of 2^{found.n}: p = 2 (k + 1) / "
-        f"{DRAWS + 1:,} = {p_text(found.p)}"
-    )
-
-
-def adjustment(compared: Compared, family: int) -> str:
-    """What follows for the declared family."""
-    text = f"; Holm over {family} declared comparisons: {p_text(compared.p_adjusted)}"
-    if compared.p_equivalence is not None:
-        text += f"; equivalence (the larger of two one-sided p): {p_text(compared.p_equivalence)}"
-    return text
 
 
 def profile_line(
