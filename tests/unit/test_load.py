@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from pgtare.errors import MeasurementError, UsageError
+from pgtare.kit.option_values import percentage
 from pgtare.postgres.load import (
     LoadSpec,
     PgbenchLoad,
@@ -22,8 +23,6 @@ from pgtare.postgres.load import (
     find_pgbench,
     find_saturation,
     initialise,
-    parse_headroom,
-    parse_participation,
     parse_rate,
     run,
 )
@@ -51,21 +50,21 @@ def test_a_bad_rate_is_refused(text: str) -> None:
 
 
 def test_percentages_are_read() -> None:
-    assert parse_headroom("50%") == 0.5
-    assert parse_headroom(" 12.5 % ") == 0.125
-    assert parse_participation("100%") == 1.0
+    assert percentage("--rate", "50%") == 0.5
+    assert percentage("--rate", " 12.5 % ") == 0.125
+    assert percentage("--participation", "100%", whole=True) == 1.0
 
 
 @pytest.mark.parametrize("text", ["50", "0.5", "0%", "100%", "150%", "-5%", "half", ""])
-def test_a_bad_headroom_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--rate .* as in --rate 50%"):
-        parse_headroom(text)
+def test_a_bad_percentage_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--rate .*over 0 and below 100, as in --rate 5%"):
+        percentage("--rate", text)
 
 
 @pytest.mark.parametrize("text", ["10", "0.1", "0%", "101%", ""])
 def test_a_bad_participation_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--participation .* as in --participation 10%"):
-        parse_participation(text)
+    with pytest.raises(UsageError, match=r"over 0 and at most 100, as in --participation 5%"):
+        percentage("--participation", text, whole=True)
 
 
 def test_scripts_have_weights(tmp_path: Path) -> None:

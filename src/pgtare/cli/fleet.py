@@ -31,7 +31,6 @@ from pgtare.kit.fitted_table import Fitted
 from pgtare.kit.option_values import percentage, seconds
 from pgtare.kit.progress import Counted
 from pgtare.postgres import inventory as inventories
-from pgtare.postgres.load import parse_participation
 from pgtare.weighing.instruments.arms import choose, refuse_reported
 from pgtare.weighing.instruments.catalogue import load_catalogue
 from pgtare.weighing.instruments.model import Chosen
@@ -221,7 +220,7 @@ def weigh(
             canary_s=None if canary is None else seconds("--canary", canary),
             margin_pct=100 * percentage("--margin", margin),
             harm_pct=100 * percentage("--harm", harm, below=100_000.0),
-            participation=parse_participation(participation),
+            participation=percentage("--participation", participation, whole=True),
             application=application,
             role=role,
             allow=list(allow or ()),

@@ -33,7 +33,7 @@ from pgtare.errors import UsageError
 from pgtare.kit import files
 from pgtare.kit.option_values import percentage, seconds
 from pgtare.postgres import own_session, signals
-from pgtare.postgres.load import LoadSpec, Script, parse_headroom, parse_participation, parse_rate
+from pgtare.postgres.load import LoadSpec, Script, parse_rate
 from pgtare.postgres.load.spec import Protocol
 from pgtare.weighing.instruments.arms import choose
 from pgtare.weighing.instruments.catalogue import load_catalogue
@@ -258,13 +258,13 @@ def weigh(
         unit=unit,
         slice_ms=None if slice_ms is None else slice_bounds(slice_ms),
         load=_load_spec(load, script, clients, protocol, rate, running=running),
-        headroom=parse_headroom(rate) if rate is not None and "%" in rate else None,
+        headroom=percentage("--rate", rate) if rate is not None and "%" in rate else None,
         scale=scale,
         pg_config=pg_config,
         dsn=dsn,
         role=role,
         application=application,
-        participation=parse_participation(participation),
+        participation=percentage("--participation", participation, whole=True),
         allow=frozenset(allow or ()),
         assume_yes=yes,
         outside=outside,

@@ -42,16 +42,20 @@ def span(option: str, text: str) -> float:
     return value
 
 
-def percentage(option: str, text: str, below: float = 100.0) -> float:
-    """A share from `0.5%` or `0.5 %`: 0.005. Raises UsageError, also for `below` % and more."""
+def percentage(option: str, text: str, below: float = 100.0, *, whole: bool = False) -> float:
+    """A share from `0.5%` or `0.5 %`: 0.005. Raises UsageError, also for `below` % and more.
+
+    whole: 100 % is one, too.
+    """
     number = text.strip().removesuffix("%").strip()
     try:
         value = float(number)
     except ValueError:
         value = math.nan
-    if "%" not in text or not 0 < value < below:
+    if "%" not in text or not (0 < value < below or (whole and value == 100)):
+        limit = "at most 100" if whole else f"below {below:g}"
         raise UsageError(
-            f"{option} {text}: give a percentage over 0 and below {below:g}, as in {option} 0.5%"
+            f"{option} {text}: give a percentage over 0 and {limit}, as in {option} 5%"
         )
     return value / 100
 

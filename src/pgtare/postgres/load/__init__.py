@@ -3,13 +3,7 @@
 from pgtare.postgres.load.database import BenchDatabase, drop_database, initialise
 from pgtare.postgres.load.headroom import Saturation, find_saturation
 from pgtare.postgres.load.pgbench import PgbenchLoad, Progress, RunResult, find_pgbench, run
-from pgtare.postgres.load.spec import (
-    LoadSpec,
-    Script,
-    parse_headroom,
-    parse_participation,
-    parse_rate,
-)
+from pgtare.postgres.load.spec import LoadSpec, Script, parse_rate
 from pgtare.postgres.load.transactions import TransactionLog
 
 __all__ = [
@@ -25,8 +19,6 @@ __all__ = [
     "find_pgbench",
     "find_saturation",
     "initialise",
-    "parse_headroom",
-    "parse_participation",
     "parse_rate",
     "run",
 ]

@@ -124,37 +124,3 @@ def parse_rate(text: str) -> float:
             "500, or a share of full speed, as in --rate 50%"
         )
     return rate
-
-
-def parse_headroom(text: str) -> float:
-    """The share of the saturation rate at which to drive the load, from `50%`: 0.5.
-
-    Raises UsageError if it is no percentage over 0 and below 100.
-    """
-    share = _percentage(text)
-    if share is None or not 0 < share < 1:
-        raise UsageError(
-            f"--rate {text}: give the load's rate as a percentage of saturation, over 0 and"
-            " below 100, as in --rate 50%"
-        )
-    return share
-
-
-def parse_participation(text: str) -> float:
-    """The share of sessions that take part in the trial, from `10%`: 0.1.
-
-    Raises UsageError if it is no percentage over 0 and up to 100.
-    """
-    share = _percentage(text)
-    if share is None or not 0 < share <= 1:
-        raise UsageError(
-            f"--participation {text}: give the percentage of sessions to be drawn, over 0 and up"
-            " to 100, as in --participation 10%"
-        )
-    return share
-
-
-def _percentage(text: str) -> float | None:
-    # The sign is required: 0.5 could be a half or half a percent.
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
-    return float(found[1]) / 100 if found else None
