@@ -13,7 +13,7 @@ from pgtare.errors import MeasurementError, PgtareError, UsageError
 from pgtare.estimate.fleet.guard import HarmLimits
 from pgtare.estimate.trial.design import Design
 from pgtare.kit import artefact, files
-from pgtare.kit.numbers import counted
+from pgtare.kit.numbers import counted, seconds
 from pgtare.postgres import parallel
 from pgtare.postgres.inventory import Inventory, InventoryServer
 from pgtare.weighing.fleet import stages
@@ -112,7 +112,7 @@ class Prepared:
             "transactions with an instrument on, at these rates",
             f"if this command is cut off, every trial ends by itself within {design.lease_s:g} s: "
             f"{worst:,.0f} such transactions at most",
-            f"about {_minutes(sum(stage.lasts_s(design.at_once) for stage in plan))} in all",
+            f"about {seconds(round(sum(stage.lasts_s(design.at_once) for stage in plan)))} in all",
         ]
         shorts = {name: self.weighings[name].too_short for name in ordered}
         lines += [f"{name}: {short}" for name, short in shorts.items() if short]
@@ -222,7 +222,3 @@ def _not_ready(unready: Mapping[str, str], of: int) -> PgtareError:
         f"{len(unready)} of {of} servers cannot be weighed ({said}): `pgtare fleet check` shows "
         "what to do, and --skip-unready weighs the others"
     )
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"
