@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pgtare.observing.clock import probe
+from pgtare.observing.clock.clocks import CLOCKS
 from pgtare.observing.clock.cpuid import Leaves
 from pgtare.observing.clock.diagnosis import Setup
 from pgtare.observing.clock.schema import (
@@ -30,6 +31,9 @@ from pgtare.observing.clock.schema import (
 )
 
 needs_tsc = pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 alone has a TSC")
+
+
+BY_NAME = {clock.name: clock for clock in CLOCKS}
 
 
 def even(n: int, step: int = 25, start: int = 1_000_000) -> NDArray[np.uint64]:

@@ -20,13 +20,12 @@ from rich.console import Console
 
 from pgtare.kit.progress import Display
 from pgtare.observing.clock import cores, show
-from pgtare.observing.clock.clocks import BY_NAME
 from pgtare.observing.clock.consequences import meaning
 from pgtare.observing.clock.cpuid import Leaves
 from pgtare.observing.clock.diagnosis import Setup, diagnose
 from pgtare.observing.clock.schema import ClockReport, Trust
 from tests.commands import in_process, pgtare
-from tests.unit.sample_clock_report import sample, sample_clock
+from tests.unit.sample_clock_report import BY_NAME, sample, sample_clock
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pgtare.observing.clock import gaps, probe
-from pgtare.observing.clock.clocks import BY_NAME
 from pgtare.observing.clock.distribution import NS, Distribution
 from pgtare.observing.clock.schema import Gaps
-from tests.unit.sample_clock_report import even, replay
+from tests.unit.sample_clock_report import BY_NAME, even, replay
 
 
 def test_time_lost_is_what_gaps_took_beyond_a_reading() -> None:

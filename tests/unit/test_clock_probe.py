@@ -15,10 +15,10 @@ import pytest
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.clock import build, probe
-from pgtare.observing.clock.clocks import BY_NAME, Clock, of_machine
+from pgtare.observing.clock.clocks import Clock, of_machine
 from pgtare.observing.clock.distribution import NS, Distribution
 from pgtare.postgres.build import source_dir
-from tests.unit.sample_clock_report import even, needs_tsc, replay
+from tests.unit.sample_clock_report import BY_NAME, even, needs_tsc, replay
 
 pytestmark = pytest.mark.timeout(180)
 MS = 2_600_000  # a millisecond of a counter at 2.6 GHz

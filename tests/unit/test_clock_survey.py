@@ -11,7 +11,6 @@ import pytest
 
 from pgtare.errors import MeasurementError
 from pgtare.observing.clock import cores, counter_frequency, probe, show
-from pgtare.observing.clock.clocks import BY_NAME
 from pgtare.observing.clock.diagnosis import diagnose
 from pgtare.observing.clock.distribution import NS, Distribution, cost_of
 from pgtare.observing.clock.probe import Pair
@@ -19,7 +18,14 @@ from pgtare.observing.clock.schema import ClockReport, Trust
 from pgtare.observing.clock.show import setup
 from pgtare.observing.clock.survey import advanced_pct, survey, weigh
 from tests.own_mounts import kernel_clock
-from tests.unit.sample_clock_report import even, needs_tsc, replay, sample_clock, sample_setup
+from tests.unit.sample_clock_report import (
+    BY_NAME,
+    even,
+    needs_tsc,
+    replay,
+    sample_clock,
+    sample_setup,
+)
 
 HZ = 2_500_000_000
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pgtare.cli.doctor import read_weights
 from pgtare.kit import numbers
 from pgtare.weighing.fleet.reestimation import report as fleet_report
 from pgtare.weighing.fleet.server_estimate import estimate_server
@@ -114,14 +113,6 @@ def test_the_fleet_says_it(kept: Kept) -> None:
         assert (server.us, server.pct, server.verdict) == (answer.us, answer.pct, answer.verdict)
         us, bounds, pct = shown(answer)
         assert any({us, bounds, pct} <= set(cells(line)) for line in printed), name
-
-
-def test_the_doctor_says_it(kept: Kept) -> None:
-    weights = read_weights([kept.directory / store.RESULT_FILE])
-    for name, weight in weights.items():
-        assert weight.cost_us == kept.answers[name].us.estimate
-        assert weight.cost_pct == kept.answers[name].pct.estimate
-    assert weights
 
 
 def test_none_of_them_is_another_of_the_estimates(kept: Kept) -> None:

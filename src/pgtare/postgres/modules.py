@@ -173,6 +173,7 @@ def install_all(
     for number, name in enumerate(names, 1):
         step = functools.partial(tell, f"building {name} ({number} of {len(names)})")
         built.append(package.module(name) if package else build_cached(binaries, name, tell=step))
+        _checked_targets(built[-1], binaries, destdir, force)  # before the next one is built
     libraries, extensions = _directories(binaries, destdir)
     done = _install_built(built, binaries, destdir, force)
     if any(one.outcome != "unchanged" for one in done):

@@ -39,7 +39,6 @@ CLOCKS = (
     Clock("counter_ordered", 8, "ISB; CNTVCT_EL0", "processor", True, _ARM),
     Clock("thread_cpu", 9, "clock_gettime (CLOCK_THREAD_CPUTIME_ID)", "system call"),
 )
-BY_NAME = {clock.name: clock for clock in CLOCKS}
 
 
 def of_machine(leaves: Leaves, machine: str = platform.machine()) -> tuple[Clock, ...]:

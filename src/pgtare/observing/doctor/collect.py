@@ -260,6 +260,7 @@ def read_texts(session: Session, facts: DoctorFacts) -> Texts:
     size = None
     try:
         if facts.may_stat_file:
+            # if the server gives that up, nothing is read: the file may have any size
             size = size_of_texts(session)
         if size is not None and size > MOST_BYTES:
             limit = f"{MOST_BYTES // 1024**2} MB"

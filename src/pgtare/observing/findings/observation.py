@@ -244,7 +244,6 @@ class ServerCounters:
     commits: int = 0
     new_sessions: int = 0
     deadlocks: int = 0
-    temp_bytes: int = 0
     checkpoints_timed: int = 0
     checkpoints_requested: int = 0
     archive_failed: int = 0

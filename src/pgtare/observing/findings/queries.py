@@ -98,11 +98,11 @@ LEFT JOIN LATERAL (SELECT * FROM gone g WHERE g.locktype = w.locktype
 #: {} counters of checkpoints: where they are depends on the version. A database whose DROP was
 #: interrupted (-2) is never frozen again, and the server does not count it either.
 _COUNTERS = """SELECT extract(epoch FROM clock_timestamp())::float8, d.commits, d.sessions,
-  d.deadlocks, d.temp_bytes, {checkpoints}, a.failed_count, a.last_failed_wal,
+  d.deadlocks, {checkpoints}, a.failed_count, a.last_failed_wal,
   coalesce(a.last_failed_time > coalesce(a.last_archived_time, '-infinity'), false),
   o.age, o.datname, m.age, m.datname, pg_notification_queue_usage()
 FROM (SELECT sum(xact_commit)::bigint AS commits, sum(sessions)::bigint AS sessions,
-    sum(deadlocks)::bigint AS deadlocks, sum(temp_bytes)::bigint AS temp_bytes
+    sum(deadlocks)::bigint AS deadlocks
   FROM pg_stat_database) d, pg_stat_archiver a,
   (SELECT age(datfrozenxid), datname FROM pg_database WHERE datconnlimit <> -2
     ORDER BY 1 DESC LIMIT 1) o,
