@@ -97,6 +97,22 @@ def test_what_cannot_be_written_to_its_end_changes_nothing(
     assert kinds(installation) == {"old"}
 
 
+def test_a_conflict_is_told_before_the_next_module_is_built(
+    installation: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build, built = modules.build_cached, []
+
+    def counted(binaries: Binaries, name: str) -> BuiltModule:
+        built.append(name)
+        return build(binaries, name)
+
+    monkeypatch.setattr(modules, "build_cached", lambda at, name, **_: counted(at, name))
+    with pytest.raises(UsageError, match="use --force"):
+        modules.install_all(installation, NAMES)
+    assert built == ["first"]
+    assert kinds(installation) == {"old"}
+
+
 def test_a_signal_waits_until_all_files_are_in_place(
     installation: Binaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
