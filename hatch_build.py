@@ -1,7 +1,7 @@
 """Compile the clock probe while the package is built or installed; add what is in C, and plotly.js.
 
-If PGTARE_PREBUILT names a directory, its files go into the package: the server modules and the
-duet driver built for the bundled PostgreSQL (packaging/pypi/wheel.py).
+If PGTARE_PREBUILT names a directory, its files go into the package: the server modules built for
+the bundled PostgreSQL (packaging/pypi/wheel.py).
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = {"server": "pgtare/_csrc", "driver": "pgtare/_driver"}
+SOURCES = "pgtare/_csrc"
 #: What of them is source: builds in a checkout leave more behind.
 KINDS = (".c", ".h", ".sql", ".control", ".sh", ".mk", "")
 
@@ -21,7 +21,7 @@ KINDS = (".c", ".h", ".sql", ".control", ".sh", ".mk", "")
 class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
     """Puts what is in C into the package; without a compiler pgtare is installed without the probe.
 
-    The probe lies next to the Python code that uses it, the sources in folders of their own.
+    The probe lies next to the Python code that uses it, the sources in a folder of their own.
     """
 
     PLUGIN_NAME = "custom"
@@ -30,8 +30,7 @@ class ProbeHook(BuildHookInterface):  # type: ignore[type-arg]
         """Called before a wheel is built, an editable one too."""
         root = Path(self.root)
         if version == "standard":  # an editable one finds them in the checkout
-            for folder, name in SOURCES.items():
-                _add(root / folder, name, build_data, only=KINDS)
+            _add(root / "server", SOURCES, build_data, only=KINDS)
             _add_plotly(build_data)
             if prebuilt := os.environ.get("PGTARE_PREBUILT"):
                 _add(Path(prebuilt), "pgtare/_prebuilt", build_data)

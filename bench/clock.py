@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from pgtare.observing.clock import counter_frequency, probe
-from pgtare.observing.clock.clocks import BY_NAME, Clock, of_machine
+from pgtare.observing.clock.clocks import CLOCKS, Clock, of_machine
 from pgtare.observing.clock.distribution import NS
 from pgtare.observing.clock.survey import weigh
 from pgtare.postgres.binaries import from_wheel
@@ -93,6 +93,7 @@ def ours(clock: Clock, seconds: int, cpu: int) -> Run:
 def side_by_side(named: Sequence[Path], rounds: int, seconds: int) -> None:
     """Our average loop time against each installed pg_test_timing's."""
     cpu = max(os.sched_getaffinity(0))
+    clocks = {clock.name: clock for clock in CLOCKS}
     for version, program in installed(named).items():
         keeps = (
             "exact durations kept by both"
@@ -102,7 +103,7 @@ def side_by_side(named: Sequence[Path], rounds: int, seconds: int) -> None:
         pairs: dict[str, list[tuple[Run, Run]]] = {}
         for _ in range(rounds):
             for name, other in theirs(program, seconds, cpu).items():
-                pairs.setdefault(name, []).append((ours(BY_NAME[name], seconds, cpu), other))
+                pairs.setdefault(name, []).append((ours(clocks[name], seconds, cpu), other))
         for name, both in pairs.items():
             for what in ("wall_ns", "cpu_ns"):
                 own, other = np.array([[getattr(run, what) for run in pair] for pair in both]).T

@@ -40,7 +40,6 @@ from pgtare.postgres import binaries
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import initialise
-from pgtare.postgres.load.script import BUILTINS
 from pgtare.postgres.modules import PRELOAD_ORDER, loadable
 from pgtare.weighing.weigh.schema import interval
 
@@ -52,6 +51,25 @@ JOIN_SQL = """\
 \\set low random(1, 99000 * :scale)
 SELECT count(*) FROM pgbench_accounts a JOIN pgbench_branches b USING (bid)
 WHERE aid BETWEEN :low AND :low + 2000;
+"""
+#: As pgbench's scripts of these names: the same statements on the same tables.
+SELECT_ONLY = """\
+\\set aid random(1, 100000 * :scale)
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+"""
+TPCB_LIKE = """\
+\\set aid random(1, 100000 * :scale)
+\\set bid random(1, 1 * :scale)
+\\set tid random(1, 10 * :scale)
+\\set delta random(-5000, 5000)
+BEGIN;
+UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
+UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;
+INSERT INTO pgbench_history (tid, bid, aid, delta, mtime)
+VALUES (:tid, :bid, :aid, :delta, CURRENT_TIMESTAMP);
+END;
 """
 SCALE = 10
 #: The share of pairs of runs whose difference misses its own 95 % interval by chance, at most.
@@ -68,10 +86,10 @@ class Load:
 
 
 PREPARED = ("--protocol", "prepared")
-SELECT = Load("prepared select", BUILTINS["select-only"], PREPARED)
-TPCB = Load("tpcb-like", BUILTINS["tpcb-like"])
+SELECT = Load("prepared select", SELECT_ONLY, PREPARED)
+TPCB = Load("tpcb-like", TPCB_LIKE)
 JOINED = Load("join of 2,000 rows", JOIN_SQL)
-OUTSIDE = Load("the select from outside", BUILTINS["select-only"], ("--outside", *PREPARED))
+OUTSIDE = Load("the select from outside", SELECT_ONLY, ("--outside", *PREPARED))
 
 
 @dataclass(frozen=True)

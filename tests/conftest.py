@@ -43,7 +43,6 @@ ASKED_ALIKE = {
     "test_flame_labels.py",
     "test_flame_stalls.py",
     "test_hostile_names.py",
-    "test_load_duet.py",
     "test_load_pgbench.py",
     "test_module_assignment.py",
     "test_module_delegated.py",

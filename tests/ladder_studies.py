@@ -59,18 +59,6 @@ event = "IO/DataFileRead"
 at_least = "50%"
 """
 )
-BY_DUET = (
-    STUDY.replace(
-        'name = "W3"',
-        'name = "W1"\nprotocol = "duet"\nmetric = "latency_p50_us"\nload = "30%"\nprewarm = true',
-    )
-    .replace('shared_buffers = "1MB"', 'shared_buffers = "64MB"')
-    .replace("IO/DataFileRead", "Client/ClientRead")
-    .replace('at_least = "50%"', 'of = "sessions"\nat_least = "10%"')
-    .replace("[analysis]", "[quick.duet]\nsets = 2\nrun = '2s'\n[analysis]")
-    # what needs a restart differs too, so that every round exchanges it
-    .replace('name = "TRA"\n', 'name = "TRA"\nsettings = { max_wal_senders = 5 }\n')
-)
 
 
 def write(directory: Path, text: str = STUDY) -> Path:
@@ -102,12 +90,12 @@ def wait_while_running(
     return eventually(met, seconds)
 
 
-def backend_below(owner: int, database: str = "pgtare_ladder_") -> tuple[int, int] | None:
+def backend_below(owner: int) -> tuple[int, int] | None:
     """A session in the database of a pgtare's study, and its postmaster."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for postmaster in psutil.Process(owner).children():
             for child in postmaster.children():
                 title = " ".join(child.cmdline())
-                if title.startswith("postgres:") and database in title:
+                if title.startswith("postgres:") and "pgtare_ladder_" in title:
                     return child.pid, postmaster.pid
     return None

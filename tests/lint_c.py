@@ -23,7 +23,6 @@ from pgtare.postgres import binaries
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.build import build, cache_name, ready_to_load, source_dir
 from pgtare.postgres.directories import made_once, place
-from pgtare.postgres.load.driver import PROGRAM, driver_source
 from pgtare.postgres.modules import PRELOAD_ORDER
 from tests.c_cycles import MOST, circles_below
 from tests.source import headers
@@ -49,11 +48,9 @@ CHECKED = "no-warnings"
 
 
 def compile_for(pg_config: Path, version: str, name: str) -> bool:
-    """Whether a server module, or the duet driver, compiles without a warning."""
+    """Whether a server module compiles without a warning."""
     with tempfile.TemporaryDirectory() as work:
-        if name == PROGRAM:
-            shutil.copytree(driver_source(), Path(work, "sources", name))
-        elif name in ALONE:
+        if name in ALONE:
             shutil.copytree(source_dir() / "common", Path(work, "sources", "common"))
             shutil.copytree(MODULES[name], Path(work, "sources", name))
         else:
@@ -98,14 +95,6 @@ def compiler_for(pg_config: Path) -> list[str]:
     if pg_config.is_relative_to(place("debian")):
         return []
     return [f"CC={os.environ.get('CC', 'gcc')}"]
-
-
-def programs_of(pg_config: Path) -> tuple[str, ...]:
-    """The names that `compile_for` takes, for an installation.
-
-    The duet driver is a client: it cannot be linked with a libpq that needs a newer C library.
-    """
-    return (*MODULES,) if pg_config.is_relative_to(place("debian")) else (*MODULES, PROGRAM)
 
 
 def no_long_circle(name: str, objects: Path) -> bool:
@@ -183,7 +172,7 @@ def main() -> int:
     done = [versions_in_one_file(), settings_by_their_record(), compile_clock()]
     builds: list[Callable[[], bool]] = []
     for found in installed():
-        for name in programs_of(found.pg_config):
+        for name in MODULES:
             whole = (found.pg_config, found.version, name)
             own = name in PRELOAD_ORDER
             builds.append(

@@ -1,7 +1,7 @@
 """Build the sdist and the wheel of the command, with all that is in C compiled: `make packages`.
 
-The wheel holds the clock's probe, and the server modules and the duet driver for the bundled
-PostgreSQL: with it, pgtare needs no compiler. It gets the tag of the C library that it needs.
+The wheel holds the clock's probe, and the server modules for the bundled PostgreSQL: with it,
+pgtare needs no compiler. It gets the tag of the C library that it needs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pgtare.postgres.binaries import Binaries, from_wheel
 from pgtare.postgres.build import build_cached
-from pgtare.postgres.load import driver
 from pgtare.postgres.module_package import write_manifest
 from pgtare.postgres.modules import PRELOAD_ORDER
 
@@ -24,21 +23,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def prebuild(binaries: Binaries, directory: Path) -> None:
-    """Put the modules, their manifest and the duet driver into a directory."""
+    """Put the modules and their manifest into a directory."""
     for name in PRELOAD_ORDER:
         built = build_cached(binaries, name)
         for path in (built.so_path, built.control_path, *built.sql_paths):
             shutil.copy(path, directory)
     write_manifest(binaries, directory, directory, PRELOAD_ORDER)
-    with tempfile.TemporaryDirectory() as work:
-        source = Path(work, "driver")
-        shutil.copytree(driver.driver_source(), source)
-        # it will lie in the programs' directory of a copy of the bundled PostgreSQL
-        settings = [f"PG_CONFIG={binaries.pg_config}", "RPATH=$$ORIGIN/../lib", driver.PROGRAM]
-        subprocess.run(["make", "-s", "-B", "-C", str(source), *settings], check=True)
-        shutil.copy(source / driver.PROGRAM, directory)
     for path in directory.iterdir():
-        if path.suffix == ".so" or path.name == driver.PROGRAM:
+        if path.suffix == ".so":
             subprocess.run(["strip", "--strip-debug", str(path)], check=True)
 
 
@@ -57,8 +49,7 @@ def main() -> int:
         subprocess.run([*hatchling, "-t", "sdist", "-t", "wheel"], cwd=ROOT, env=with_prebuilt,
                        check=True)  # fmt: skip
         (wheel,) = made.glob("*.whl")
-        # the driver takes the bundled PostgreSQL's libpq
-        repair = [sys.executable, "-m", "auditwheel", "repair", "--exclude", "libpq.so.5"]
+        repair = [sys.executable, "-m", "auditwheel", "repair"]
         output.mkdir(exist_ok=True)
         for old in output.glob("pgtare-*.whl"):
             old.unlink()

@@ -9,8 +9,9 @@ import pytest
 
 from pgtare.weighing.ladder import analysis
 from pgtare.weighing.ladder.page import write_page
+from pgtare.weighing.ladder.rounds import all_steps
 from tests.browser.pages import HOSTILE, HOSTILE_IMAGE, Visit, assert_fits_a_phone
-from tests.unit.simulated_study import facts, runs, steps, study
+from tests.unit.simulated_study import facts, runs, study
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -22,7 +23,7 @@ def study_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     last = max(made, key=lambda key: made[key].step.round)
     made[last] = made[last].model_copy(update={"failed": (HOSTILE + " " + "x" * 300,)})
     result = analysis.analyse(
-        found, facts(found), steps(found), made, {}, directory=Path("d"), closed=False
+        found, facts(found), all_steps(found, 7), made, {}, directory=Path("d"), closed=False
     )
     result.title = HOSTILE_IMAGE
     result.about = HOSTILE

@@ -1,4 +1,4 @@
-"""Fixtures of the tests with servers: of wait_event_timing, sql_trace and the duet driver."""
+"""Fixtures of the tests with servers: of wait_event_timing and sql_trace."""
 
 import subprocess
 import threading
@@ -11,16 +11,10 @@ import pytest
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.cluster import Cluster
 from pgtare.postgres.load import LoadSpec, Script
-from pgtare.postgres.load.driver import build_driver
 from tests.commands import start_pgtare
 from tests.loads import during
 from tests.servers import serving, stopped_at_once, tracing
 from tests.sessions import Connection, session
-
-TABLES = """
-    CREATE TABLE seen (client int, x bigint, y bigint);
-    CREATE TABLE counter AS SELECT 0 AS n;
-"""
 
 
 @pytest.fixture
@@ -133,26 +127,6 @@ def onlooker(tracer: Cluster) -> Iterator[Connection]:
     """A session that looks."""
     with session(tracer) as connection:
         yield connection
-
-
-@pytest.fixture(scope="session")
-def driver(wheel: Binaries) -> Path:
-    return build_driver(wheel)
-
-
-@pytest.fixture(scope="session")
-def pair(wheel: Binaries) -> Iterator[list[Cluster]]:
-    """Two clusters with the tables of these tests."""
-    with Cluster(wheel) as one, Cluster(wheel) as two:
-        for cluster in (one, two):
-            with cluster.connect() as connection:
-                connection.execute(TABLES)
-        yield [one, two]
-
-
-@pytest.fixture
-def targets(pair: list[Cluster]) -> list[str]:
-    return [cluster.dsn() for cluster in pair]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 MOST_BYTES = 150_000_000
 #: What every environment has, whatever is installed.
 TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
-SOURCES = ("src", "server", "driver", "hatch_build.py", "pyproject.toml")
+SOURCES = ("src", "server", "hatch_build.py", "pyproject.toml")
 SOURCES += ("README.md", "CHANGELOG.md", "LICENSE")
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgtare.weighing.ladder import scripts, study_file
-from pgtare.weighing.ladder.protocol import StepContext
-from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.records import Step
+from pgtare.weighing.ladder.rounds import StepContext, play
 from pgtare.weighing.ladder.study_servers import Bench
 from tests.commands import pgtare, read
 from tests.doctor_servers import STUDIES
@@ -28,7 +27,7 @@ def test_one_run_of_each_variant(tmp_path: Path) -> None:
     with Bench(study, tmp_path) as bench:
         for name in ("M400", "M100"):
             step = Step(id=name, kind="run", workload="E1", variant=name, round=1)
-            found[name] = Rounds().play(step, StepContext(study, bench, tmp_path, {})).run
+            found[name] = play(step, StepContext(study, bench, tmp_path, {})).run
     assert found["M400"].figures == {"deallocations": 0.0}
     assert found["M100"].figures["deallocations"] > 100
     waited = {

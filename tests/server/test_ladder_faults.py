@@ -13,7 +13,7 @@ from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.registry import servers_directory
 from pgtare.weighing.ladder.directory import Directory
 from tests.commands import failed, pgtare, read, start_pgtare
-from tests.ladder_studies import BY_DUET, STUDY, backend_below, wait_while_running, write
+from tests.ladder_studies import STUDY, backend_below, wait_while_running, write
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -54,26 +54,3 @@ def test_a_study_whose_servers_are_lost_leaves_the_rest_for_later(
     assert len(directory.runs()) == 1 + 4 * 3
     (workload,) = read(out / "result.json")["workloads"]
     assert len(workload["dropped"]) <= 1
-
-
-def test_a_server_of_a_duet_that_is_stuck_costs_its_set_only(
-    tmp_path: Path, wheel: Binaries
-) -> None:
-    study = write(tmp_path, BY_DUET.replace("sets = 2", "sets = 3"))
-    out = tmp_path / "out"
-    directory = Directory(out)
-    process = start_pgtare("ladder", study, "--quick", "--out", out)
-    wait_while_running(lambda: directory.begun and len(directory.runs()) >= 2, process)
-    wait_while_running(lambda: list(out.glob(".scratch/*/round")), process)  # the load runs
-    _, postmaster = wait_while_running(lambda: backend_below(process.pid, "pgtare_bench_"), process)
-    server = psutil.Process(postmaster)
-    stopped = [server, *server.children()]
-    for process_ in stopped:
-        process_.suspend()
-    _ended(process, 0)
-    stuck = [run for run in directory.runs().values() if run.failed]
-    assert 1 <= len(stuck) <= 2, [run.failed for run in stuck]
-    (workload,) = read(out / "result.json")["workloads"]
-    assert len(workload["dropped"]) == 1
-    assert workload["rounds_kept"] == 2
-    assert not any(process_.is_running() for process_ in stopped)

@@ -9,9 +9,8 @@ import pytest
 
 from pgtare.postgres.binaries import Binaries
 from pgtare.weighing.ladder import scripts, study_file
-from pgtare.weighing.ladder.protocol import StepContext
-from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.records import Run, Step
+from pgtare.weighing.ladder.rounds import StepContext, play
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Server
 from pgtare.weighing.ladder.study_servers import Bench, Serving
@@ -52,7 +51,7 @@ JOIN = "SELECT s.id, i.name FROM cursor_shipments s JOIN cursor_items i ON i.id 
 
 def played(study: Study, variant: str, bench: Bench, where: Path) -> Run:
     step = Step(id=variant, kind="run", workload="OLTP", variant=variant, round=1)
-    return Rounds().play(step, StepContext(study, bench, where, {})).run
+    return play(step, StepContext(study, bench, where, {})).run
 
 
 @pytest.mark.slow

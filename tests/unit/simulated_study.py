@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pgtare.weighing.ladder import analysis, page
 from pgtare.weighing.ladder.planning import all_steps
-from pgtare.weighing.ladder.records import ALL, Rate, Run, Step, StudyFacts, Wait
+from pgtare.weighing.ladder.records import Rate, Run, StudyFacts, Wait
 from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_file import parse
@@ -115,10 +115,6 @@ def facts(found: Study, seed: int = 7) -> StudyFacts:
     )
 
 
-def steps(found: Study, seed: int = 7) -> tuple[Step, ...]:
-    return tuple(step for step in all_steps(found, seed) if step.variant != ALL)
-
-
 def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str, Run]:
     """All runs of a study; an effect is a share of every metric."""
     rng = np.random.default_rng(seed)
@@ -129,7 +125,7 @@ def runs(found: Study, effects: Mapping[str, float], seed: int = 7) -> dict[str,
             found.protocol.rounds,
             rng,
         )
-        for step in steps(found, seed):
+        for step in all_steps(found, seed):
             if step.workload != workload.name:
                 continue
             log = 0.0 if step.kind == "proof" else float(logs[step.variant][step.round - 1])

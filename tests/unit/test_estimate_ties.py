@@ -11,7 +11,7 @@ from pgtare.estimate.study.rounds import Flips
 from pgtare.estimate.ties import mid_quantiles
 from pgtare.postgres.load import LoadSpec
 from pgtare.postgres.load.pgbench import RunResult
-from pgtare.weighing.ladder.protocols.rounds import _metrics
+from pgtare.weighing.ladder.rounds import _metrics
 
 
 def test_by_hand() -> None:

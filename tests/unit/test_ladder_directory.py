@@ -86,12 +86,6 @@ def test_a_study_keeps_the_number_of_its_clients(study_file: Path, tmp_path: Pat
     begin(dataclasses.replace(found, facts=facts))
     assert resumed(out).study.workload[0].clients == 14
     assert parse(TEXT, "s.toml", 3).workload[0].clients == 6
-    by_duet = TEXT.replace(
-        'clients = "2/core"', 'protocol = "duet"\nmetric = "cpu_us"\nclients = 9'
-    ).replace("IO/DataFileRead", "Client/ClientRead")
-    assert parse(by_duet, "s.toml", 9).workload[0].clients == 9
-    with pytest.raises(UsageError, match=r"more clients \(9\) than the machine has processors"):
-        parse(by_duet, "s.toml", 8)
 
 
 HERE = machine.describe()

@@ -10,7 +10,6 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.weighing.ladder.installations import check_installations
 from tests.unit.simulated_study import STUDY, study
-from tests.unit.test_ladder_study_file import DUET
 
 SHORT = STUDY.replace('name = "W1"', 'name = "W1"\nbuiltin = "tpcb-like"')
 WRITING = SHORT.replace('run = "1s"', 'run = "5m"')
@@ -39,8 +38,6 @@ def limited(size: str, table: str) -> str:
         (limited("5000", 'name = "W1"'), 1.2 * (5.0 + 0.16)),
         (limited('"32GB"', 'name = "stats"'), 1.2 * (32.768 + 0.16)),
         (limited('"much"', 'name = "W1"'), 1.2 * (4.096 + 0.16)),
-        # the servers of a duet, next to the one of its proof
-        (DUET, 1.2 * (4.096 + 0.16 + 4 * (0.16 + 0.3))),
     ],
 )
 def test_what_a_study_takes_is_known_before_it_begins(text: str, needed_gb: float) -> None:

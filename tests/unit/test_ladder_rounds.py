@@ -7,7 +7,7 @@ import pytest
 
 from pgtare.postgres.load import LoadSpec
 from pgtare.postgres.load.pgbench import RunResult
-from pgtare.weighing.ladder.protocols import rounds
+from pgtare.weighing.ladder import rounds
 
 
 def mean_us(got: RunResult, latencies: list[float], spec: LoadSpec) -> float | None:

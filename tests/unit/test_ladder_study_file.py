@@ -10,7 +10,6 @@ import pytest
 from pgtare.errors import UsageError
 from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.planning import StudyPlan, all_steps, plan
-from pgtare.weighing.ladder.protocols.rounds import Rounds
 from pgtare.weighing.ladder.status import dry_run
 from tests.commands import failed, in_process
 from tests.unit.simulated_study import STUDY, study
@@ -33,7 +32,7 @@ def test_without_a_study_an_example_is_shown() -> None:
 def test_the_shipped_study_is_sound() -> None:
     found, _ = studies.read(SHIPPED)
     assert [v.name for v in found.variant] == ["VAN", "STB", "OFF", "STA", "TRA"]
-    names = ["W1", "W1D", "W2", "W3", "W4", "W4D", *(f"W{i}" for i in range(5, 10))]
+    names = [f"W{i}" for i in range(1, 10)]
     assert [w.name for w in found.workload] == names
     assert all(w.profile for w in found.workload)
     assert studies.check_rounds(found, quick=False) is None
@@ -103,7 +102,7 @@ def test_too_few_rounds_are_refused_or_said_at_once() -> None:
 
 def test_the_family_counts_every_declared_comparison() -> None:
     found, _ = studies.read(SHIPPED)
-    assert found.family == 11 * 4
+    assert found.family == 9 * 4
     assert found.made_quick().family == 4 * 4
 
 
@@ -137,118 +136,35 @@ def test_the_family_is_that_of_the_file_whatever_workloads_are_run(
 
 def test_every_round_has_every_variant_once_in_an_order_of_its_own() -> None:
     found = study()
-    steps = [step for step in Rounds().plan(found, 3) if step.kind == "run"]
+    steps = [step for step in all_steps(found, 3) if step.kind == "run"]
     orders = [tuple(s.variant for s in steps if s.round == r) for r in range(1, 11)]
     assert all(sorted(o) == sorted(("off", "off again", "stats", "trace")) for o in orders)
     assert len(set(orders)) > 4
-    assert Rounds().plan(found, 3) == Rounds().plan(found, 3)
-    assert Rounds().plan(found, 3) != Rounds().plan(found, 4)
+    assert all_steps(found, 3) == all_steps(found, 3)
+    assert all_steps(found, 3) != all_steps(found, 4)
 
 
 def test_each_place_in_a_round_is_as_likely() -> None:
     found = study()
     first = [
-        next(s.variant for s in Rounds().plan(found, seed) if s.kind == "run" and s.position == 0)
+        next(s.variant for s in all_steps(found, seed) if s.kind == "run" and s.position == 0)
         for seed in range(800)
     ]
     counts = [first.count(name) for name in found.members]
     assert all(150 < n < 250 for n in counts), counts  # 200 ± 12
 
 
-DUET = STUDY.replace(
-    'name = "W1"', 'name = "W1"\nclients = 1\nprotocol = "duet"\nmetric = "latency_p50_us"'
-).replace("IO/DataFileRead", "Client/ClientRead")
-ACTIVITY = """
-[[workload.activity]]
-name = "calls"
-query = "SELECT 1"
-when = { work_mem = "4MB" }
-per_transaction = 1.0
-"""
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong", "expected"),
-    [
-        ("clients = 1", "clients = 100_000", "it has more clients (100000) than the machine has"),
-        ("clients = 1", 'clients = 1\nbuiltin = "simple-update"', "it writes and the servers"),
-        ("clients = 1", "clients = 1\nwrites = true", "it writes and the servers would share"),
-        ("Client/ClientRead", "IO/DataFileRead", "share the page cache and the disk"),
-        ("Client/ClientRead", "LWLock/*", "it is about waits of LWLock/*"),
-        (
-            'at_least = "80%"',
-            f'at_least = "80%"{ACTIVITY}',
-            "its activity is checked in whole runs",
-        ),
-        (
-            'name = "trace"',
-            'name = "trace"\ncompanion = ["true"]',
-            "the companion of trace runs in",
-        ),
-        ("latency_p50_us", "tps", 'does not measure: test "latency_p50_us"'),
-    ],
-)
-def test_what_servers_side_by_side_would_spoil_is_refused_as_a_duet(
-    right: str, wrong: str, expected: str
-) -> None:
-    studies.parse(DUET, "s.toml")
-    text = DUET.replace(right, wrong, 1)
-    message = refused(text)
-    assert "s.toml: W1 cannot be played by duet, as" in message
-    assert expected in message
-    studies.parse(text.replace('"duet"', '"rounds"'), "s.toml")
-
-
-def test_a_duet_of_more_servers_than_the_driver_takes_is_refused() -> None:
-    more = "".join(f'[[variant]]\nname = "V{i}"\n' for i in range(12))
-    studies.parse(DUET + more, "s.toml")
-    message = refused(DUET + more + '[[variant]]\nname = "V12"\n')
-    assert "its 16 variants and the floor again need more than 16 servers" in message
-
-
 def test_the_shipped_quick_study_takes_a_quarter_of_an_hour_at_most(tmp_path: Path) -> None:
     planned = plan(SHIPPED, tmp_path / "new", quick=True, workloads=(), seed=1, command=[])
-    assert [w.name for w in planned.study.workload] == ["W1D", "W2", "W3", "W4D"]
+    assert [w.name for w in planned.study.workload] == ["W1", "W2", "W3", "W4"]
     assert planned.seconds(planned.steps) < 900
 
 
-def test_in_a_set_every_variant_plays_every_directory_once() -> None:
-    found = study(DUET.replace("[analysis]", "[protocol.duet]\nsets = 9\n[analysis]"))
-    proof, *rounds = all_steps(found, 3)
-    assert proof.kind == "proof"
-    assert len(rounds) == 9 * 4
-    assert [step.round for step in rounds] == list(range(1, 37))
-    for first in range(0, 36, 4):
-        roles = [step.roles for step in rounds[first : first + 4]]
-        for cluster in range(4):
-            assert {r[cluster] for r in roles} == set(found.members)
-    assert len({step.roles for step in rounds}) > 9
-    assert len({step.seed for step in rounds}) == 36
-    assert all_steps(found, 3) == (proof, *rounds)
-    assert all_steps(found, 4) != (proof, *rounds)
-
-
-def test_too_few_sets_of_a_duet_are_refused_like_rounds() -> None:
-    found = study(DUET.replace("[analysis]", "[protocol.duet]\nsets = 5\n[analysis]"))
-    with pytest.raises(UsageError, match=r"5 duet sets reach p = 0\.0625.*set sets = 7"):
-        studies.check_rounds(found, quick=False)
-
-
-def test_steps_go_workload_by_workload_whatever_their_protocols() -> None:
-    text = DUET + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"')
-    found = study(text)
-    names = [step.workload for step in all_steps(found, 1)]
-    assert names == sorted(names)
-    assert names.count("W2") == 1 + 10 * 4
-    assert Rounds().plan(found, 1)[0].workload == "W2"
-
-
-def test_a_script_that_a_duet_cannot_run_is_reported_before_anything(tmp_path: Path) -> None:
-    path = tmp_path / "s.toml"
-    path.write_text(DUET.replace("clients = 1", 'clients = 1\nscript = "odd.sql"'))
-    (tmp_path / "odd.sql").write_text("\\sleep 1 ms\nSELECT 1;\n")
-    with pytest.raises(UsageError, match=r"odd\.sql"):
-        plan(path, tmp_path / "out", quick=False, workloads=(), seed=1, command=[])
+def test_steps_go_workload_by_workload() -> None:
+    found = study(STUDY + STUDY[STUDY.index("[[workload]]") :].replace('"W1"', '"W2"'))
+    steps = all_steps(found, 1)
+    assert [step.workload for step in steps] == ["W1"] * (1 + 10 * 4) + ["W2"] * (1 + 10 * 4)
+    assert [step.workload for step in steps if step.kind == "proof"] == ["W1", "W2"]
 
 
 def test_the_study_file_of_the_docs_is_one() -> None:

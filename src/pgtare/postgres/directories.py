@@ -19,7 +19,7 @@ ROOT_DIRECTORY = Path("/var/lib/pgtare")
 
 # make splits paths at blanks, and conninfo strings and lists of directories at commas.
 #: What pgtare makes below its directory; whatever else is there is somebody's.
-SHELVES = ("drivers", "modules", "postgres", "probe", "restore", "servers")
+SHELVES = ("modules", "postgres", "probe", "restore", "servers")
 #: Marks a directory whose shelves pgtare has made.
 MARK = ".pgtare"
 PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+@=:~-]+")

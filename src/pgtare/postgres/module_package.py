@@ -168,13 +168,6 @@ def embedded(binaries: Binaries) -> ModulePackage | None:
     return package if package.manifest.version == pgtare.__version__ else None
 
 
-def embedded_program(name: str, binaries: Binaries) -> Path | None:
-    """A program that came with this command for its bundled PostgreSQL; None: none that fits."""
-    package = embedded(binaries)
-    path = package.directory / name if package else None
-    return path if path is not None and path.exists() else None
-
-
 def _embedded_directory() -> Path:
     return Path(pgtare.__file__).resolve().parent / "_prebuilt"
 

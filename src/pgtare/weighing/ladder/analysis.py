@@ -13,13 +13,13 @@ import pgtare
 from pgtare.estimate.inference import holm
 from pgtare.kit import numbers
 from pgtare.weighing.ladder import caveats, evidence, wording
-from pgtare.weighing.ladder.blocks import FEWEST, Blocks, an, too_many_dropped
+from pgtare.weighing.ladder.blocks import FEWEST, Blocks, an, gathered, too_many_dropped
 from pgtare.weighing.ladder.compare import compare, known, not_counted
 from pgtare.weighing.ladder.field_types import percent
-from pgtare.weighing.ladder.protocol import proof_id
 from pgtare.weighing.ladder.records import Rate, Run, Step, StudyFacts
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload, Rung
+from pgtare.weighing.ladder.rounds import proof_id
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import AGAIN, HIGHER_IS_BETTER, UNITS, Workload
 from pgtare.weighing.verdict_names import Verdict
@@ -81,15 +81,13 @@ def _workload(
     state: str,
     seed: int,
 ) -> OnWorkload:
-    found = study.gathered(workload, runs)
+    found = gathered(study, workload, runs)
     blocks, dropped = found.kept, found.dropped
-    protocol = study.played_by(workload)
-    words = protocol.words
     proof = runs.get(proof_id(workload))
     waits = proof.waits if proof else ()
     why_not = _why_not(study, workload, proof, len(blocks), len(dropped))
     if not why_not and state != "unfinished" and len(blocks) < FEWEST:
-        why_not = f"fewer than two whole {words.block}s were kept"
+        why_not = "fewer than two whole rounds were kept"
     shown = {} if state == "unfinished" or why_not else dict(sorted(blocks.items()))
     compared: list[Compared] = []
     floor = None
@@ -107,7 +105,6 @@ def _workload(
     return OnWorkload(
         name=workload.name,
         title=workload.title,
-        protocol=study.protocol_name(workload),
         spent_s=sum(
             run.duration_s
             for run in runs.values()
@@ -116,9 +113,7 @@ def _workload(
         metric=workload.metric,
         unit=UNITS[workload.metric],
         clients=workload.clients,
-        rate_tps=protocol.server_rate(
-            study, workload, {name: rate.rate_tps for name, rate in rates.items()}
-        ),
+        rate_tps=rates[workload.name].rate_tps if workload.name in rates else None,
         proven=bool(proof and proof.usable),
         profile=tuple(
             wording.profile_line(expected, *evidence.measured(expected, waits))
@@ -126,17 +121,17 @@ def _workload(
         ),
         waits=waits,
         idle=proof.machine.get("idle") if proof else None,
-        rounds_planned=study.blocks_planned(workload),
+        rounds_planned=study.protocol.rounds,
         rounds_kept=len(blocks),
         dropped=tuple(dropped),
         caveats=(
             *(
-                f"in {numbers.counted(n, words.round)} every {words.part} had {an(what)}"
+                f"in {numbers.counted(n, 'round')} every run had {an(what)}"
                 for what, n in found.shared.items()
             ),
-            *caveats.dropped_by(dropped, words.block),
-            *caveats.remarks(found.remarked, words.round),
-            *caveats.behind(found.behind, words.round),
+            *caveats.dropped_by(dropped),
+            *caveats.remarks(found.remarked),
+            *caveats.behind(found.behind),
         ),
         why_not=why_not,
         figure_units={figure.name: figure.unit for figure in workload.figure},
@@ -164,9 +159,8 @@ def _why_not(
     if proof is None and kept:
         return "its waits were never looked at"
     if too_many_dropped(study, dropped, kept + dropped):
-        noun = study.played_by(workload).words.block
         return (
-            f"{dropped} of {kept + dropped} {noun}s did not pass the gates, more than "
+            f"{dropped} of {kept + dropped} rounds did not pass the gates, more than "
             f"{percent(study.gates.dropped_at_most)}"
         )
     return ""

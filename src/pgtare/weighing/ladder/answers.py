@@ -37,20 +37,17 @@ def found(result: LadderResult) -> list[tuple[str, str]]:
                     answers.append((verdict, _sentence(result, workload, c)))
     open_ones = [c for w in result.workloads for c in w.compared if c.verdict == "inconclusive"]
     if open_ones:
-        names = {c.workload for c in open_ones}
-        nouns = {w.words.block for w in result.workloads if w.name in names}
-        unit = " or ".join(f"{noun}s" for noun in sorted(nouns))
         needed = sorted(c.rounds_to_settle for c in open_ones if c.rounds_to_settle is not None)
         none = len(open_ones) - len(needed)
         if result.state == "closed":
             how = "The study is closed, so it stays that way."
         elif not needed:
-            how = f"No number of {unit} would probably decide that."
+            how = "No number of rounds would probably decide that."
         else:
             span = numbers.span(numbers.count(needed[0]), numbers.count(needed[-1]))
             which = f"{len(needed)} of them" if none else "that"
             how = (
-                f"{span} {unit} would probably decide {which} (80 % power, if the estimates are "
+                f"{span} rounds would probably decide {which} (80 % power, if the estimates are "
                 "exact and later ones vary as much as these did)."
             )
             how += f" For {none}, no number would." if none else ""
@@ -104,8 +101,6 @@ def _variant(variant: dict[str, Any]) -> str:
 
 def _sentence(result: LadderResult, workload: OnWorkload, c: Compared) -> str:
     where = f"{workload.name} ({workload.title})" if workload.title else workload.name
-    if not workload.words.usual:
-        where += f" by {workload.words.name}"
     what = METRICS[c.metric].name
     if c.verdict == "equivalent":
         return (
@@ -163,11 +158,9 @@ def _waits_more(workload: OnWorkload, c: Compared) -> str:
 
 def terms(result: LadderResult) -> list[str]:
     """The ladder's own words, as far as the result uses them, a sentence each."""
-    played = {workload.protocol: workload.words.explained for workload in result.workloads}
-    sentences = [explained for explained in played.values() if explained]
-    if any(workload.floor for workload in result.workloads):
-        sentences.append(
-            f"Floor: {result.floor} compared with itself; its interval shows how small a "
-            "difference this machine can show."
-        )
-    return sentences
+    if not any(workload.floor for workload in result.workloads):
+        return []
+    return [
+        f"Floor: {result.floor} compared with itself; its interval shows how small a "
+        "difference this machine can show."
+    ]

@@ -1,16 +1,14 @@
-"""The blocks of a workload: what is compared within, and counts as one in every test.
-
-Each protocol gathers its own (`StudyProtocol.gather`), with what is here.
-"""
+"""The rounds of a workload: what is compared within, and counts as one in every test."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pgtare.weighing.ladder.declared_study import DeclaredStudy
 from pgtare.weighing.ladder.records import Dropped, Run
+from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Workload
 
 Block = dict[str, Run]  # by variant
@@ -19,6 +17,8 @@ Blocks = dict[int, Block]
 
 #: So many blocks a mean and its error need.
 FEWEST = 2
+#: Transactions that are due by chance are this many SDs off, at most.
+_SCATTER = 4.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,28 @@ class Gathered:
         self.dropped.append(Dropped(round=number, reasons=tuple(reasons), variants=variants))
 
 
-def too_many_dropped(study: DeclaredStudy, dropped: int, blocks: int) -> bool:
+def gathered(study: Study, workload: Workload, runs: Mapping[str, Run]) -> Gathered:
+    """The rounds of a workload that are done. runs: by id of their steps."""
+    by_round: Blocks = defaultdict(dict)
+    for run in runs.values():
+        if run.step.kind == "run" and run.step.workload == workload.name:
+            by_round[run.step.round][run.step.variant] = run
+    found = Gathered()
+    for number, block in sorted(by_round.items()):
+        if len(block) < len(study.members):
+            continue  # not done yet
+        failed = [f"{name}: {reason}" for name, run in block.items() for reason in run.failed]
+        if reasons := _reasons_against(workload, block, failed, found):
+            found.drop(number, reasons, _named_first(reasons, block))
+        else:
+            found.kept[number] = block
+            for name, run in block.items():
+                if undone := _behind(study, workload, run):
+                    found.behind[name].append(undone)
+    return found
+
+
+def too_many_dropped(study: Study, dropped: int, blocks: int) -> bool:
     """Whether too many of these blocks do not count, so that the rest must not either.
 
     One is tolerated, as a share of a few says nothing.
@@ -49,14 +70,14 @@ def too_many_dropped(study: DeclaredStudy, dropped: int, blocks: int) -> bool:
     return dropped > max(1.0, study.gates.dropped_at_most * blocks)
 
 
-def named_first(reasons: Iterable[str], names: Iterable[str]) -> list[str]:
+def _named_first(reasons: Iterable[str], names: Iterable[str]) -> list[str]:
     """The variants that reasons begin with, as "off, trace: a checkpoint fell into it"."""
     known = set(names)
     heads = [reason.partition(": ")[0].split(", ") for reason in reasons]
     return [name for head in heads for name in head if known.issuperset(head)]
 
 
-def reasons_against(
+def _reasons_against(
     workload: Workload, block: Block, failed: list[str], found: Gathered
 ) -> list[str]:
     """Why a round does not count; events that all its runs had, and remarks, go to `found`."""
@@ -77,18 +98,12 @@ def reasons_against(
     return reasons
 
 
-def parts_of(run: Run) -> Block:
-    """A duet round as runs of its variants."""
-    return {
-        name: run.model_copy(
-            update={
-                **dict(part),
-                "step": run.step.model_copy(update={"variant": name}),
-                "parts": {},
-            }
-        )
-        for name, part in run.parts.items()
-    }
+def _behind(study: Study, workload: Workload, run: Run) -> str:
+    """What a run left undone of an open load; pgbench drops what is overdue at its end."""
+    due = run.machine.get("rate_tps", 0.0) * study.protocol.run
+    if due - run.transactions <= _SCATTER * math.sqrt(due) + workload.clients:
+        return ""
+    return f"{run.transactions:,} of {due:,.0f} transactions that were due"
 
 
 def an(noun: str) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from pgtare.estimate.study.attainable import rounds_for_level
 from pgtare.kit.numbers import counted
-from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Dropped
 from pgtare.weighing.ladder.result import Compared, LadderResult, OnWorkload
+from pgtare.weighing.ladder.rounds import NOT_SHOWN, how
 
 
 def of_runs(result: LadderResult) -> list[str]:
@@ -24,7 +24,7 @@ def of_runs(result: LadderResult) -> list[str]:
             reasons = "; ".join(dropped.reasons[:3])
             more = len(dropped.reasons) - 3
             tail = f"; and {more} more" if more > 0 else ""
-            which = f"{workload.name}, {workload.words.block} {dropped.round}"
+            which = f"{workload.name}, round {dropped.round}"
             lines.append(f"{which} was dropped: {reasons}{tail}.")
         lines += [f"{workload.name}: {caveat}." for caveat in workload.caveats]
         if workload.floor is not None:
@@ -36,7 +36,7 @@ def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
     """What the floor says: how wide no difference at all is, and no more than that."""
     width = floor.effect.half_width_pct
     if width is None:
-        few = counted(floor.rounds, workload.words.block)
+        few = counted(floor.rounds, "round")
         text = f"the floor cannot say how narrow a comparison gets, as {few} give no interval"
         return text + _for_an_interval(result, workload, floor.rounds)
     text = f"{floor.base} against itself (the floor) is known to ± {width:.2f} %"
@@ -51,21 +51,20 @@ def _floor(result: LadderResult, workload: OnWorkload, floor: Compared) -> str:
 
 def _for_an_interval(result: LadderResult, workload: OnWorkload, blocks: int) -> str:
     """Why intervals are endless, and what the study file must say for them to be not."""
-    needed, noun = rounds_for_level(result.alpha, 1), f"{workload.words.block}s"
+    needed = rounds_for_level(result.alpha, 1)
     if blocks >= needed or result.state == "closed":
         return ""
     text = (
-        f": fewer than {needed} {noun} exclude no effect at this level, however large, which is "
+        f": fewer than {needed} rounds exclude no effect at this level, however large, which is "
         "what [−∞, +∞] says"
     )
     if workload.rounds_planned >= needed:
         return f"{text}; more were planned, and dropped or not done"
     table = "quick" if result.quick else "protocol"
-    table += PROTOCOLS[workload.protocol].section
-    return f"{text}; `{noun} = {needed}` or more under [{table}] of the study file gives ends"
+    return f"{text}; `rounds = {needed}` or more under [{table}] of the study file gives ends"
 
 
-def dropped_by(dropped: Sequence[Dropped], noun: str) -> list[str]:
+def dropped_by(dropped: Sequence[Dropped]) -> list[str]:
     """Whether one variant was dropped more often than others, which gates must not do.
 
     A block with several at fault is in each.
@@ -76,23 +75,24 @@ def dropped_by(dropped: Sequence[Dropped], noun: str) -> list[str]:
     machine = sum(not block.variants for block in dropped)
     failures = [f"{name} in {n}" for name, n in by.items()]
     failures += [f"the machine under all of them in {machine}"] if machine else []
-    return [f"{counted(len(dropped), noun)} dropped; what did not pass: {', '.join(failures)}"]
+    return [f"{counted(len(dropped), 'round')} dropped; what did not pass: {', '.join(failures)}"]
 
 
-def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]], noun: str) -> list[str]:
+def remarks(by_variant: Mapping[str, Sequence[tuple[str, ...]]]) -> list[str]:
     """An example of each variant's waits that were not as stated."""
     return [
-        f"the waits of {name} were not as stated in {counted(len(seen), noun)} ({seen[0][0]}), "
+        f"the waits of {name} were not as stated in {counted(len(seen), 'round')} ({seen[0][0]}), "
         "which count all the same: a variant that counts no waits could not be held against it"
         for name, seen in by_variant.items()
     ]
 
 
-def behind(by_variant: Mapping[str, Sequence[str]], noun: str) -> list[str]:
+def behind(by_variant: Mapping[str, Sequence[str]]) -> list[str]:
     """Which variants could not keep up with an open load, each with an example."""
     return [
-        f"{name} could not keep up with the load in {counted(len(seen), noun)} (it did {seen[0]}): "
-        "its latency is that of a queue that grows; a lower load shows what a transaction pays"
+        f"{name} could not keep up with the load in {counted(len(seen), 'round')} (it did "
+        f"{seen[0]}): its latency is that of a queue that grows; a lower load shows what a "
+        "transaction pays"
         for name, seen in by_variant.items()
     ]
 
@@ -105,13 +105,8 @@ _ALWAYS = (
 
 
 def not_shown(result: LadderResult) -> list[str]:
-    """What the figures do not show, by the protocols that gave them."""
-    played = {workload.protocol for workload in result.workloads}
-    return [
-        *(protocol.not_shown for name, protocol in PROTOCOLS.items() if name in played),
-        *_rare(result),
-        *_ALWAYS,
-    ]
+    """What the figures do not show."""
+    return [NOT_SHOWN, *_rare(result), *_ALWAYS]
 
 
 def _rare(result: LadderResult) -> list[str]:
@@ -121,21 +116,14 @@ def _rare(result: LadderResult) -> list[str]:
         return []
     fewest = min(shown, key=lambda w: w.rounds_kept)
     bound = 1 - 0.05 ** (1 / max(fewest.rounds_kept, 1))
-    noun = fewest.words.block
     return [
-        f"Intervals and equivalence are of what a variant does in every {noun} alike. A cost that "
+        f"Intervals and equivalence are of what a variant does in every round alike. A cost that "
         f"strikes now and then may be in none of them: what happened in 0 of "
-        f"{counted(fewest.rounds_kept, noun)} may happen in up to {100 * bound:.0f} % of {noun}s "
+        f"{counted(fewest.rounds_kept, 'round')} may happen in up to {100 * bound:.0f} % of rounds "
         "(95 %), however equivalent the variants were in these."
     ]
 
 
-def protocols(result: LadderResult) -> list[str]:
-    """How the runs were laid out, a sentence a protocol."""
-    n = len(result.variants) + 1
-    lines = []
-    for name, protocol in PROTOCOLS.items():
-        if names := [w.name for w in result.workloads if w.protocol == name]:
-            how = protocol.how(result.protocol, n, result.floor)
-            lines.append(f"{', '.join(names)}: {how}; seed {result.seed}.")
-    return lines
+def layout(result: LadderResult) -> str:
+    """How the runs were laid out."""
+    return f"{how(result.protocol, len(result.variants) + 1, result.floor)}; seed {result.seed}."

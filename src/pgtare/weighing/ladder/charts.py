@@ -82,7 +82,7 @@ def _effects(result: LadderResult) -> Chart | None:
         title="What each variant costs, with the floor",
         label="Interval plot of every comparison in percent of its base. "
         + " ".join(f"{row[0]}: {row[1]} {row[2]}." for row in rows),
-        caption="Points are means of the rounds (by duet, of sets of rounds), bars "
+        caption="Points are means of the rounds, bars "
         f"{wording.level_interval(result.alpha)}s; "
         f"the grey band is the margin, ±{result.margin_pct:g} %. Squares are the floor: the same "
         "variant twice a round. Bars that run out of the frame have no end that so few rounds "
@@ -101,7 +101,6 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
         return None
     base = result.floor
     names = [name for name in workload.by_round[0] if name != base]
-    noun = workload.words.block
     order = [r.variant for r in workload.rungs if r.variant in names]
     layout = plots.frame(340)
     layout["xaxis"] |= {
@@ -127,24 +126,24 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
             "mode": "lines+markers",
             "x": list(range(len(order))),
             "y": [round(v, 4) for v in row],
-            "name": f"{noun} {i}",
+            "name": f"round {i}",
             "line": {"color": "band", "width": 1},
             "marker": {"color": "c1", "size": 7},
-            "hovertemplate": f"{noun} {i}: %{{y:+.3~g}} %<extra></extra>",
+            "hovertemplate": f"round {i}: %{{y:+.3~g}} %<extra></extra>",
         }
         for i, row in enumerate(relative, start=1)
     ]
     return Chart(
         id=f"rounds-{workload.name}",
-        title=f"{workload.name}: {noun} by {noun}",
-        label=f"Dot plot of {len(relative)} {noun}s of {workload.name}: each variant in "
-        f"percent of {base} in the same {noun}, a line joining the variants of a {noun}.",
-        caption=f"A dot a variant, a line a {noun}, in percent of {base} in the same {noun} (log "
+        title=f"{workload.name}: round by round",
+        label=f"Dot plot of {len(relative)} rounds of {workload.name}: each variant in "
+        f"percent of {base} in the same round, a line joining the variants of a round.",
+        caption=f"A dot a variant, a line a round, in percent of {base} in the same round (log "
         f"scale); the scatter of {base} again is the floor.",
         height=340,
         data=data,
         layout=layout,
-        table_head=[noun, *order],
+        table_head=["round", *order],
         table_rows=[
             [str(i), *(wording.pct(v) for v in row)] for i, row in enumerate(relative, start=1)
         ],
@@ -152,8 +151,7 @@ def _rounds(result: LadderResult, workload: OnWorkload) -> Chart | None:
 
 
 def _label(workload: OnWorkload, c: Compared, floor: bool) -> str:
-    by = "" if workload.words.usual else f" ({workload.protocol})"
-    return f"{workload.name} {'floor' if floor else f'{c.arm} − {c.base}'}{by}"
+    return f"{workload.name} {'floor' if floor else f'{c.arm} − {c.base}'}"
 
 
 def _arm(upper: float | None, lower: float | None, reach: float) -> float:

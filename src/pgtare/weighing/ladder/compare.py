@@ -28,7 +28,7 @@ def compare(
     seed: int,
 ) -> Compared:
     """The comparison of an arm with its base; its verdict waits for the family's correction."""
-    analysis, planned = study.analysis, study.blocks_planned(workload)
+    analysis, planned = study.analysis, study.protocol.rounds
     pairs = {m: _pairs(blocks, arm, base, m) for m in (workload.metric, *workload.also)}
 
     def estimated(metric: Metric) -> estimate.Paired:

@@ -29,9 +29,4 @@ def check_installations(study: Study) -> None:
                         f"the variant {variant.name} preloads {library!r}, which the server "
                         f"{variant.server!r} lacks in {folder}{near(library, there)}"
                     )
-        check_disk(study, bench)
-
-
-def check_disk(study: Study, bench: Bench) -> None:
-    """Raises UsageError if the servers would not fit; a protocol's own are there for a workload."""
-    bench.check_disk(max(study.played_by(w).disk_mb(study, w) for w in study.workload))
+        bench.check_disk()

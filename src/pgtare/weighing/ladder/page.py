@@ -41,7 +41,7 @@ def page(result: LadderResult) -> str:
         variants=[_variant(v) for v in result.variants],
         metadata={
             "protocol": [
-                *(("layout", line) for line in caveats.protocols(result)),
+                ("layout", caveats.layout(result)),
                 *_flat(result.protocol),
                 ("floor", result.floor),
                 ("alpha", f"{result.alpha:g}"),

@@ -15,10 +15,9 @@ from pgtare.kit import machine
 from pgtare.weighing.ladder import scripts
 from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.directory import Directory
-from pgtare.weighing.ladder.protocol import StudyProtocol
-from pgtare.weighing.ladder.protocol_registry import PROTOCOLS, WHOLE_RUNS
-from pgtare.weighing.ladder.protocols.rounds import proof_step
 from pgtare.weighing.ladder.records import Step, StudyFacts
+from pgtare.weighing.ladder.rounds import all_steps
+from pgtare.weighing.ladder.rounds import seconds as seconds_of
 from pgtare.weighing.ladder.study import Study
 
 _MACHINE = {"cpu_model": "the processor", "cpus_usable": "the number of usable processors"}
@@ -40,25 +39,7 @@ class StudyPlan:
 
 
 def _seconds(study: Study, steps: Sequence[Step]) -> float:
-    return sum(protocol_of(study, step).seconds(study, step) for step in steps)
-
-
-def protocol_of(study: Study, step: Step) -> StudyProtocol:
-    """The protocol that does a step; a proof is a whole run, whatever plays its workload."""
-    if step.kind == "proof":
-        return WHOLE_RUNS
-    return study.played_by(study.the_workload(step.workload))
-
-
-def all_steps(study: Study, seed: int) -> tuple[Step, ...]:
-    """Every step of a study, workload by workload, its proof first; the same for the same seed."""
-    runs = [step for protocol in PROTOCOLS.values() for step in protocol.plan(study, seed)]
-    return tuple(
-        step
-        for workload in study.workload
-        for step in (proof_step(study, workload), *runs)
-        if step.workload == workload.name
-    )
+    return sum(seconds_of(study, step) for step in steps)
 
 
 def plan(
@@ -164,9 +145,6 @@ def _planned(
 def _check_scripts(study: Study, source: Path) -> None:
     with TemporaryDirectory(prefix="pgtare-scripts-") as folder:
         scripts.place(study, source, Path(folder))
-        for workload in study.workload:
-            spec = study.load_spec(workload, Path(folder), None)
-            study.played_by(workload).check_load(workload, spec)
 
 
 def full_seconds(planned: StudyPlan) -> float:

@@ -13,15 +13,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-#: The variant of a step that plays all of them at once.
-ALL = "all at once"
-
-
 class Step(_Model):
-    """One thing to do: prove a profile, run one variant, or all in a duet round.
+    """One thing to do: prove a profile, or run one variant.
 
-    variant: with the floor's ending if it is the floor's second run; ALL if all play.
-    roles: of a duet round, the variant that each cluster plays; seed: of its load.
+    variant: with the floor's ending if it is the floor's second run.
     """
 
     id: str
@@ -30,8 +25,6 @@ class Step(_Model):
     variant: str
     round: int = 0
     position: int = 0
-    roles: tuple[str, ...] = ()
-    seed: int = 0
 
 
 class Wait(_Model):
@@ -47,17 +40,6 @@ class Wait(_Model):
     per_transaction: float = Field(description="waits a transaction")
 
 
-class Part(_Model):
-    """What a duet round gave for one of its variants; events, remarks: as of a run."""
-
-    metrics: dict[str, float]
-    transactions: int
-    events: tuple[str, ...] = ()
-    waits: tuple[Wait, ...] = ()
-    evidence: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-
 class Run(_Model):
     """A step that was done, with what it gave and whether it may be used.
 
@@ -65,7 +47,7 @@ class Run(_Model):
     events: checkpoints and the like which fell into it; they spoil its block unless every run of
     the block had them. remarks: what only some variants can show, as those that count waits;
     reported, but no reason to drop a run, since a gate that meets one side of a comparison only
-    would choose among its rounds. parts: of a duet round, by variant.
+    would choose among its rounds.
     """
 
     step: Step
@@ -81,12 +63,11 @@ class Run(_Model):
     machine: dict[str, float] = {}
     evidence: tuple[str, ...] = ()
     latency_samples: int = 0
-    parts: dict[str, Part] = {}
 
     @property
     def made(self) -> bool:
         """Whether it could be made at all."""
-        return bool(self.metrics or self.parts)
+        return bool(self.metrics)
 
     @property
     def usable(self) -> bool:

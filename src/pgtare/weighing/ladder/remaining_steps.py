@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pgtare.weighing.ladder.blocks import FEWEST, too_many_dropped
-from pgtare.weighing.ladder.protocol import proof_id
+from pgtare.weighing.ladder.blocks import FEWEST, gathered, too_many_dropped
 from pgtare.weighing.ladder.records import Run, Step
+from pgtare.weighing.ladder.rounds import proof_id
 from pgtare.weighing.ladder.study import Study
 
 
@@ -18,8 +18,8 @@ def remaining(study: Study, steps: Sequence[Step], runs: Mapping[str, Run]) -> l
     """
     over = set[str]()
     for workload in study.workload:
-        proof, planned = runs.get(proof_id(workload)), study.blocks_planned(workload)
-        dropped = len(study.gathered(workload, runs).dropped)
+        proof, planned = runs.get(proof_id(workload)), study.protocol.rounds
+        dropped = len(gathered(study, workload, runs).dropped)
         if (
             (proof is not None and not proof.usable)
             or too_many_dropped(study, dropped, planned)

@@ -7,8 +7,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from pgtare.kit.document import Document, Model, schema_name
-from pgtare.weighing.ladder.protocol import Words
-from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Dropped, Wait
 from pgtare.weighing.verdict_names import Verdict
 
@@ -24,8 +22,8 @@ class Effect(Model):
     """A difference from the base with its 1 − α interval, of 95 % unless the study says else."""
 
     pct: float | None = _field("arm against base in percent of the base, from the mean log-ratio")
-    lo_pct: float | None = _field("lower end; `null` if so few blocks give none")
-    hi_pct: float | None = _field("upper end; `null` if so few blocks give none")
+    lo_pct: float | None = _field("lower end; `null` if so few rounds give none")
+    hi_pct: float | None = _field("upper end; `null` if so few rounds give none")
 
     @property
     def half_width_pct(self) -> float | None:
@@ -59,7 +57,7 @@ class Compared(Model):
     base: str = _field("the variant it is compared with")
     metric: str = _field("what is tested: `tps`, `cpu_us` or `latency_*_us`")
     unit: str = _field("the metric's unit")
-    rounds: int = _field("blocks that entered: rounds, or sets of a duet")
+    rounds: int = _field("rounds that entered")
     effect: Effect = _field("the difference, see below")
     se_pct: float | None = _field("standard error of the mean log-ratio")
     absolute: float | None = _field("the difference in the metric's unit")
@@ -72,24 +70,24 @@ class Compared(Model):
         default=None,
     )
     rounds_to_settle: int | None = _field(
-        "blocks, more than there are, that would settle it with 80 % power if the estimate is "
-        "exact and later blocks vary as much; `null` if there is no such number"
+        "rounds, more than there are, that would settle it with 80 % power if the estimate is "
+        "exact and later rounds vary as much; `null` if there is no such number"
     )
     verdict: Verdict = _field("`cost`, `gain`, `equivalent`, `inconclusive` or `not_verified`")
-    round_pct: tuple[float, ...] = _field("each block's difference, in their order", default=())
+    round_pct: tuple[float, ...] = _field("each round's difference, in their order", default=())
     other_metrics: tuple[OtherMetric, ...] = _field("other metrics, see below", default=())
 
 
 class Rung(Model):
-    """A variant on a workload: geometric means over the blocks kept, of figures plain ones."""
+    """A variant on a workload: geometric means over the rounds kept, of figures plain ones."""
 
     variant: str = _field("its name, with ` again` in the floor's second run")
-    metrics: dict[str, float] = _field("geometric mean of each metric over the blocks kept")
+    metrics: dict[str, float] = _field("geometric mean of each metric over the rounds kept")
     figures: dict[str, float] = _field(
         "mean of what was counted apart from the metrics, see `figure_units`", default={}
     )
-    cv_pct: float | None = _field("coefficient of variation of the tested metric over the blocks")
-    evidence: str = _field("what showed that it was what it says, in the last block", default="")
+    cv_pct: float | None = _field("coefficient of variation of the tested metric over the rounds")
+    evidence: str = _field("what showed that it was what it says, in the last round", default="")
 
 
 class OnWorkload(Model):
@@ -97,7 +95,6 @@ class OnWorkload(Model):
 
     name: str = _field("its name")
     title: str = _field("its title")
-    protocol: str = _field("`rounds` or `duet`")
     spent_s: float = _field("time that all its runs took, the proof apart")
     metric: str = _field("what is tested")
     unit: str = _field("the metric's unit")
@@ -109,10 +106,10 @@ class OnWorkload(Model):
     profile: tuple[str, ...] = _field("what its waits had to be and what was found, in words")
     waits: tuple[Wait, ...] = _field("its waits in the run that proves them, longest first")
     idle: float | None = _field("share of the processors' time that was idle in that run")
-    rounds_planned: int = _field("blocks that were planned: rounds, or sets of a duet")
-    rounds_kept: int = _field("blocks that count")
-    dropped: tuple[Dropped, ...] = _field("blocks that do not, see below")
-    caveats: tuple[str, ...] = _field("what fell into all runs of a block alike, in words")
+    rounds_planned: int = _field("rounds that were planned")
+    rounds_kept: int = _field("rounds that count")
+    dropped: tuple[Dropped, ...] = _field("rounds that do not, see below")
+    caveats: tuple[str, ...] = _field("what fell into all runs of a round alike, in words")
     why_not: str = _field("why its figures do not count; empty if they do")
     figure_units: dict[str, str] = _field(
         "what is counted apart from the metrics: its name and unit", default={}
@@ -121,7 +118,7 @@ class OnWorkload(Model):
     floor: Compared | None = _field("the floor's variant against itself, as a comparison")
     compared: tuple[Compared, ...] = _field("its comparisons, see below")
     by_round: tuple[dict[str, float], ...] = _field(
-        "the tested metric of each variant, block by block", default=()
+        "the tested metric of each variant, round by round", default=()
     )
     waits_by_variant: dict[str, tuple[Wait, ...]] = _field(
         "waits of each variant that counts them, in its last run", default={}
@@ -131,11 +128,6 @@ class OnWorkload(Model):
     def with_floor(self) -> tuple[Compared, ...]:
         """Its comparisons, the floor last."""
         return (*self.compared, *([self.floor] if self.floor else []))
-
-    @property
-    def words(self) -> Words:
-        """How to speak of its protocol."""
-        return PROTOCOLS[self.protocol].words
 
 
 class LadderResult(Document):
@@ -158,7 +150,7 @@ class LadderResult(Document):
     protocol: dict[str, Any] = _field("the study file's `protocol`, as it was used")
     alpha: float = _field("level of the tests over the family")
     margin_pct: float = _field("margin of equivalence")
-    floor: str = _field("the variant that is run twice a block")
+    floor: str = _field("the variant that is run twice a round")
     family: int = _field("how many comparisons Holm's correction is over")
     planned_s: float = _field("how long it was planned to take")
     spent_s: float = _field("how long all runs took")

@@ -19,16 +19,14 @@ from pgtare.weighing.ladder import (
     analysis,
     evidence,
     gates,
-    installations,
     planning,
+    rounds,
     scripts,
     server_reading,
 )
 from pgtare.weighing.ladder.directory import Directory
-from pgtare.weighing.ladder.planning import StudyPlan, full_seconds, names, protocol_of
+from pgtare.weighing.ladder.planning import StudyPlan, full_seconds, names
 from pgtare.weighing.ladder.progress import Display, span
-from pgtare.weighing.ladder.protocol import StepContext
-from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
 from pgtare.weighing.ladder.records import Run, Step
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.result import LadderResult
@@ -56,7 +54,7 @@ def conduct(planned: StudyPlan, console: Console) -> None:
         with Bench(study, directory.path) as bench:
             kept = directory.runs() if directory.begun else {}
             if not directory.begun or remaining(study, planned.steps, kept):
-                installations.check_disk(study, bench)
+                bench.check_disk()
                 with directory.locked():
                     _go(planned, bench, console)
     except BrokenPipeError:
@@ -118,17 +116,10 @@ def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run
     if runs:
         return f"{counted(len(runs), 'run')} kept, {len(steps)} left: about {span(seconds)}"
     study = planned.study
-    layouts = []
-    for protocol in PROTOCOLS.values():
-        chosen = [w for _, w in protocol.own_workloads(study)]
-        if chosen:
-            alone = len(chosen) == len(study.workload)
-            whose = "" if alone else f"{', '.join(w.name for w in chosen)} by "
-            layouts.append(whose + protocol.layout(study))
     whole = f" (the whole study: {span(full_seconds(planned))})" if planned.facts.quick else ""
     return (
-        f"{len(steps)} runs: {counted(len(names(study)), 'workload')}, {'; '.join(layouts)}, and a "
-        f"proof of each workload's waits; this takes about {span(seconds)}{whole}; seed "
+        f"{len(steps)} runs: {counted(len(names(study)), 'workload')}, {rounds.layout(study)}, "
+        f"and a proof of each workload's waits; this takes about {span(seconds)}{whole}; seed "
         f"{planned.facts.seed}"
     )
 
@@ -167,27 +158,24 @@ def rehearse(study: Study, bench: Bench, display: Display) -> None:
             wrong.append(f"no server of the study has a setting {name}: {advice}")
     if wrong:
         raise UsageError("\n  and ".join(wrong))
-    for workload in study.workload:
-        study.played_by(workload).rehearse(study, bench, workload)
 
 
 def _conduct(planned: StudyPlan, bench: Bench, runs: dict[str, Run], display: Display) -> None:
     study, directory = planned.study, planned.directory
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
-    context = StepContext(study, bench, directory.path, rates, scratch=directory.scratch())
+    context = rounds.StepContext(study, bench, directory.path, rates, scratch=directory.scratch())
     unmade: list[str] = []
     tried_again = Counter[str]()
     while steps := remaining(study, planned.steps, runs):
         step = steps[0]
         workload = study.the_workload(step.workload)
         display.step(_name(step, study), planned.seconds(steps))
-        protocol = protocol_of(study, step)
-        name = protocol.rate_name(workload)
+        name = workload.name
         if workload.load is not None and name not in rates:
             display.say(f"{name}: finding the saturation rate")
             try:
                 with watched(_PATIENCE_S, bench.kill):
-                    rate = protocol.rate(workload, context)
+                    rate = rounds.find_rate(workload, context)
             except (MeasurementError, psycopg.Error, OSError) as ex:
                 display.say(f"{name}: no rate was found: {ex}")
                 unmade.append(step.id)
@@ -195,8 +183,8 @@ def _conduct(planned: StudyPlan, bench: Bench, runs: dict[str, Run], display: Di
                 continue
             directory.keep_rate(rate)
             rates[name] = rate.rate_tps
-        with watched(_PATIENCE_S + 2 * protocol.seconds(study, step), bench.kill):
-            run, samples = protocol.play(step, context)
+        with watched(_PATIENCE_S + 2 * rounds.seconds(study, step), bench.kill):
+            run, samples = rounds.play(step, context)
         # A proof that could not be made says nothing of the profile.
         again = why_again(run, study) if tried_again[step.id] < _PROOFS_AGAIN else []
         tried_again[step.id] += bool(again)
@@ -259,7 +247,4 @@ def _end_if_hopeless(
 def _name(step: Step, study: Study) -> str:
     if step.kind == "proof":
         return f"{step.workload}, proof of its waits"
-    workload = study.the_workload(step.workload)
-    number = study.blocks_planned(workload) * max(len(step.roles), 1)
-    noun = study.played_by(workload).words.round
-    return f"{step.workload}, {noun} {step.round} of {number}, {step.variant}"
+    return f"{step.workload}, round {step.round} of {study.protocol.rounds}, {step.variant}"

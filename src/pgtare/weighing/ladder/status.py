@@ -8,8 +8,8 @@ from rich.table import Table
 from pgtare.kit.numbers import counted
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds
 from pgtare.weighing.ladder.progress import span
-from pgtare.weighing.ladder.protocol import proof_id
 from pgtare.weighing.ladder.remaining_steps import remaining
+from pgtare.weighing.ladder.rounds import proof_id
 from pgtare.weighing.ladder.wording import METRICS
 
 
@@ -59,8 +59,7 @@ def dry_run(planned: StudyPlan) -> list[str]:
         steps = [step for step in planned.steps if step.workload == workload.name]
         compared = [f"{c.arm} against {c.base}" for c in study.compared(workload)]
         lines.append(
-            f"{f'{workload.name} {workload.title}'.strip()}: {counted(len(steps), 'run')} by "
-            f"{study.played_by(workload).words.name}, "
+            f"{f'{workload.name} {workload.title}'.strip()}: {counted(len(steps), 'run')}, "
             f"{span(planned.seconds(steps))}; tested: {METRICS[workload.metric].name}; "
             + ", ".join(compared)
         )

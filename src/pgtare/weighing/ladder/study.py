@@ -1,41 +1,70 @@
-"""A study, declared beforehand in a file, and what follows for its blocks, loads and family."""
+"""A study, declared beforehand in a file, and what follows for its loads and its family."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from pgtare.errors import UsageError
+from pgtare.postgres.load import LoadSpec, Script
 from pgtare.weighing.instruments.catalogue import near
-from pgtare.weighing.ladder.blocks import Gathered
-from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.protocol import StudyProtocol
-from pgtare.weighing.ladder.protocol_registry import PROTOCOLS
-from pgtare.weighing.ladder.records import Run
-from pgtare.weighing.ladder.study_sections import Comparison, Workload
+from pgtare.weighing.ladder.study_sections import (
+    AGAIN,
+    Analysis,
+    Comparison,
+    Gates,
+    ProtocolSection,
+    QuickSection,
+    Section,
+    Server,
+    Variant,
+    Workload,
+    placed,
+)
 
 
-class Study(DeclaredStudy):
-    """A study file, laid out by its protocols."""
+class Study(Section):
+    """The sections of a study file."""
 
+    title: str
+    about: str = ""
+    servers: dict[str, Server] = Field(default_factory=lambda: {"main": Server(source="wheel")})
+    protocol: ProtocolSection
+    analysis: Analysis
+    gates: Gates = Gates()
+    quick: QuickSection = QuickSection()
+    variant: tuple[Variant, ...] = Field(min_length=1)
+    workload: tuple[Workload, ...] = Field(min_length=1)
+    comparison: tuple[Comparison, ...] = Field(min_length=1)
     #: The family of the study that this is a part of.
     _declared: int | None = PrivateAttr(default=None)
 
-    def played_by(self, workload: Workload) -> StudyProtocol:
-        """The protocol that plays a workload."""
-        return PROTOCOLS[self.protocol_name(workload)]
+    def the_variant(self, name: str) -> Variant:
+        """The variant by name, also by the name of the floor's second run."""
+        return next(v for v in self.variant if v.name == name.removesuffix(AGAIN))
 
-    def blocks_planned(self, workload: Workload) -> int:
-        """The planned units of inference of a workload: rounds, a duet's sets of them."""
-        return self.played_by(workload).blocks(self)
+    def the_workload(self, name: str) -> Workload:
+        return next(w for w in self.workload if w.name == name)
 
-    def gathered(self, workload: Workload, runs: Mapping[str, Run]) -> Gathered:
-        """The blocks of a workload that are done. runs: by id of their steps."""
-        own = [
-            r for r in runs.values() if r.step.kind == "run" and r.step.workload == workload.name
-        ]
-        return self.played_by(workload).gather(self, workload, own)
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The variants that a round compares, the floor's a second time at the end."""
+        return (*(v.name for v in self.variant), self.analysis.floor + AGAIN)
+
+    def load_spec(self, workload: Workload, directory: Path, rate: float | None) -> LoadSpec:
+        """What to drive; directory: of the scripts."""
+        script = workload.script
+        scripts = (Script(directory / placed(script, workload)),) if script else ()
+        return LoadSpec(
+            builtin=workload.builtin or "select-only",
+            scripts=scripts,
+            protocol=workload.mode,
+            clients=workload.clients,
+            rate=rate,
+            scale=workload.scale,
+        )
 
     def compared(self, workload: Workload) -> tuple[Comparison, ...]:
         """The comparisons declared for a workload, in order."""
@@ -57,7 +86,9 @@ class Study(DeclaredStudy):
         gates = {} if quick.dropped_at_most is None else {"dropped_at_most": quick.dropped_at_most}
         return self.model_copy(
             update={
-                "protocol": self.protocol.made_quick(quick),
+                "protocol": self.protocol.model_copy(
+                    update={"rounds": quick.rounds, "run": quick.run, "warm_up": quick.warm_up}
+                ),
                 "gates": self.gates.model_copy(update=gates),
                 "workload": tuple(w for w in self.workload if w.name in chosen),
             }

@@ -40,35 +40,27 @@ def parse(source: str, file: str, cores: int | None = None) -> Study:
     except ValidationError as ex:
         raise UsageError(f"{file}: {first_fault(ex, _keys_at)}") from ex
     _check_names(study, file)
-    _check_protocols(study, file, cores)
     return study
 
 
 def check_rounds(study: Study, *, quick: bool) -> str | None:
-    """Whether the rounds, or a duet's sets, can reach the declared level at all.
+    """Whether the rounds can reach the declared level at all.
 
     Raises UsageError if they cannot; with `quick` the sentence is returned instead, to be said
     before anything is run.
     """
-    family, alpha = study.family, study.analysis.alpha
+    family, alpha, n = study.family, study.analysis.alpha, study.protocol.rounds
     needed = rounds_for_level(alpha, family)
-    planned = {
-        study.played_by(workload).words: study.blocks_planned(workload)
-        for workload in study.workload
-    }
-    few = {words: n for words, n in planned.items() if n < needed}
-    if not few:
+    if n >= needed:
         return None
     asking = "1 comparison" if family == 1 else f"{family} comparisons"
     asked = f"{'asks' if family == 1 else 'ask'} for {alpha / max(family, 1):.2g}"
-    reached = ", ".join(
-        f"{n} {words.blocks} reach p = {attainable_p(n):.3g}" for words, n in few.items()
+    sentence = (
+        f"{n} rounds reach p = {attainable_p(n):.3g} at best, and {asking} at α = {alpha:g} {asked}"
     )
-    keys = " and ".join(f"{words.block}s" for words in few)
-    sentence = f"{reached} at best, and {asking} at α = {alpha:g} {asked}"
     if quick:
         return f"{sentence}: these short rounds show sizes, they cannot settle anything"
-    raise UsageError(f"{sentence}: set {keys} = {needed} or more, or declare fewer comparisons")
+    raise UsageError(f"{sentence}: set rounds = {needed} or more, or declare fewer comparisons")
 
 
 def _keys_at(section: tuple[str | int, ...]) -> list[str]:
@@ -122,13 +114,3 @@ def _check_names(study: Study, file: str) -> None:
     for name in study.quick.workloads or ():
         if name not in known["workload"]:
             refuse(f"quick names the workload {name!r}, which is absent")
-
-
-def _check_protocols(study: Study, file: str, cores: int) -> None:
-    """Raise UsageError for a protocol that cannot play its workload."""
-    for workload in study.workload:
-        protocol = study.played_by(workload)
-        if why := protocol.why_not(study, workload, cores):
-            raise UsageError(
-                f"{file}: {workload.name} cannot be played by {protocol.words.name}, as {why}"
-            )

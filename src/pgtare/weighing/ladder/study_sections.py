@@ -18,7 +18,6 @@ from pgtare.weighing.ladder.field_types import (
 
 Latency = Literal["latency_mean_us", "latency_p50_us", "latency_p95_us", "latency_p99_us"]
 Metric = Literal["tps", "cpu_us"] | Latency
-ProtocolName = Literal["rounds", "duet"]
 #: Metrics of which more is better; of the others less is.
 HIGHER_IS_BETTER = frozenset({"tps"})
 _LATENCIES: tuple[Latency, ...] = get_args(Latency)
@@ -124,7 +123,7 @@ class Figure(Section):
 class Workload(Section):
     """A load, what of it is measured, and the profile of waits that it must show.
 
-    protocol: how it is played, as the study's if it names none. load: the rate as a share of
+    load: the rate as a share of
     saturation. metric is the one that is tested, `also` are shown next to it. counter: a query
     whose value must grow with the transactions. setup: SQL that the server runs before each run.
     values: what scripts and SQL that end in .j2 are filled in with. activity: what must grow in
@@ -133,7 +132,6 @@ class Workload(Section):
 
     name: Name
     title: str = ""
-    protocol: ProtocolName | None = None
     builtin: Literal["select-only", "simple-update", "tpcb-like"] | None = None
     script: str | None = None
     setup: str | None = None
@@ -189,32 +187,12 @@ class Comparison(Section):
     workloads: tuple[str, ...] | None = None
 
 
-class DuetSection(Section):
-    """Duet rounds: in a set of them each variant plays each cluster once."""
-
-    sets: Annotated[int, Field(ge=2, le=1000)] = 12
-    run: WholeSeconds = 5
-    warm_up: WholeSeconds = 1
-
-
 class ProtocolSection(Section):
-    """How runs are laid out. kind: the protocol of the workloads which name none."""
+    """How runs are laid out."""
 
-    kind: ProtocolName = "rounds"
     rounds: Annotated[int, Field(ge=2, le=1000)]
     run: WholeSeconds
     warm_up: WholeSeconds = 5
-    duet: DuetSection = DuetSection()
-
-    def made_quick(self, quick: QuickSection) -> ProtocolSection:
-        """With what `--quick` changes, in the sections inside it as well."""
-        changed: dict[str, Any] = {}
-        for name in type(quick).model_fields.keys() & type(self).model_fields.keys():
-            value = getattr(quick, name)
-            if isinstance(value, Section):
-                value = getattr(self, name).model_copy(update=value.model_dump())
-            changed[name] = value
-        return self.model_copy(update=changed)
 
 
 class Analysis(Section):
@@ -234,21 +212,12 @@ class Gates(Section):
     dropped_at_most: Share = 0.25
 
 
-class QuickDuetSection(Section):
-    """What `--quick` changes of duet rounds; sets of many rounds are long, so few are enough."""
-
-    sets: Annotated[int, Field(ge=2)] = 3
-    run: WholeSeconds = 2
-    warm_up: WholeSeconds = 1
-
-
 class QuickSection(Section):
     """What `--quick` changes: six rounds are the fewest that give an interval two ends."""
 
     rounds: Annotated[int, Field(ge=2)] = 6
     run: WholeSeconds = 3
     warm_up: WholeSeconds = 1
-    duet: QuickDuetSection = QuickDuetSection()
     workloads: tuple[str, ...] | None = None
     #: None: as in [gates]
     dropped_at_most: Share | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,12 @@ from pgtare.kit import machine
 from pgtare.postgres import own_session
 from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
 from pgtare.postgres.cluster import DEFAULTS, Cluster
-from pgtare.postgres.load import BenchDatabase, initialise
+from pgtare.postgres.load import initialise
 from pgtare.postgres.modules import PRELOAD_ORDER, loadable
 from pgtare.postgres.processes import kill_leftovers
 from pgtare.postgres.registry import servers_directory
 from pgtare.postgres.settings import Value, library_list
-from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.duet_clusters import DuetBlock, DuetVariant
+from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import AGAIN, Variant, Workload, placed
 
 WAITS = "wait_event_timing"
@@ -37,13 +35,11 @@ QUIET: dict[str, Value] = {
     "max_wal_size": "16GB",
     "max_connections": 200,
 }
-MB_A_SCALE = 16
+_MB_A_SCALE = 16
 _WAL_MB = 4_096  # while tables are filled, at least
 _WAL_MB_A_SECOND = 200  # of a run; a checkpoint precedes each
 _UNITS_MB = {"kB": 1 / 1024, "MB": 1, "GB": 1024, "TB": 1024**2}
 _RESERVE = 1.2
-#: What of a workload a duet's servers are made for.
-_MADE_FOR = {"scale", "preload", "extensions", "settings", "prewarm", "clients", "setup", "values"}
 # pgbench's own tables first: what is read last stays if not all has room
 _PREWARM = r"""
 SELECT pg_prewarm(oid::regclass) FROM pg_class
@@ -75,9 +71,9 @@ class Serving:
 
 
 class Bench:
-    """The servers of a study, for `with`. At most one of them runs at a time, or one duet's."""
+    """The servers of a study, for `with`. At most one of them runs at a time."""
 
-    def __init__(self, study: DeclaredStudy, scripts: Path | None = None) -> None:
+    def __init__(self, study: Study, scripts: Path | None = None) -> None:
         """scripts: where the study's scripts were placed, for those that make data ready."""
         self.study = study
         self._scripts = scripts
@@ -87,16 +83,12 @@ class Bench:
         self._with_functions: set[tuple[Cluster, str, str]] = set()
         self._all: dict[str, dict[str, Value]] = {}
         self._stack = contextlib.ExitStack()
-        self._duet: DuetBlock | None = None
-        self._duet_made_for: object = None
-        self._duet_stack = contextlib.ExitStack()
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._stack:
-            self._duet_stack.close()
+        self._stack.close()
 
     def variant(self, name: str) -> Variant:
         """A variant of the study, or the floor's with waits timed (PROOF)."""
@@ -111,14 +103,11 @@ class Bench:
             self._binaries[server] = from_pg_config(Path(pg_config)) if pg_config else from_wheel()
         return self._binaries[server]
 
-    def check_disk(self, more_mb: float = 0.0) -> None:
-        """Raises UsageError if the data would not fit, before anything is made.
-
-        more_mb: what protocols need for servers of their own.
-        """
+    def check_disk(self) -> None:
+        """Raises UsageError if the data would not fit, before anything is made."""
         scales = {w.scale for w in self.study.workload}
         wal_mb = self._wal_mb()
-        needed_mb = len(wal_mb) * MB_A_SCALE * sum(scales) + sum(wal_mb.values()) + more_mb
+        needed_mb = len(wal_mb) * _MB_A_SCALE * sum(scales) + sum(wal_mb.values())
         needed = _RESERVE * 1e6 * needed_mb
         place = servers_directory()
         free = shutil.disk_usage(place).free
@@ -148,58 +137,11 @@ class Bench:
 
         Raises MeasurementError, with the end of the server's log, if it cannot start.
         """
-        self._rest_duet()
         variant = self.variant(name.removesuffix(AGAIN))
         cluster = self._cluster(variant.server)
         self._configure(cluster, variant, workload)
         dsn = self._prepared(cluster, variant, workload)
         return Serving(cluster, dsn, variant, workload)
-
-    def duet(self, workload: Workload, names: Sequence[str]) -> DuetBlock:
-        """Clusters for these variants, up together, made ready for a workload.
-
-        Those of the workload before are taken if they are alike. Raises UsageError for variants
-        that a duet cannot hold, MeasurementError if one cannot start.
-        """
-        for cluster in self._clusters.values():
-            cluster.stop()
-        needs = workload.model_dump(include=_MADE_FOR)
-        if self._duet is None or self._duet_made_for != needs:
-            self._duet = None
-            self._duet_stack.close()
-
-            def warm(cluster: Cluster, database: BenchDatabase) -> None:
-                self._make_functions(cluster)
-                make_ready(database.dsn, workload, setup=self._setup(workload))
-
-            block = DuetBlock(
-                [self._duet_variant(name, workload) for name in names],
-                scale=workload.scale,
-                warm=warm,
-            )
-            self._duet = self._duet_stack.enter_context(block)
-            self._duet_made_for = needs
-        return self._duet
-
-    def servings(self, block: DuetBlock, roles: Sequence[str], workload: Workload) -> list[Serving]:
-        """The servers of a duet as the roles (variants by cluster) have them."""
-        variants = [self.variant(role.removesuffix(AGAIN)) for role in roles]
-        return [
-            Serving(cluster, database.dsn, variant, workload)
-            for cluster, database, variant in zip(
-                block.clusters, block.databases, variants, strict=True
-            )
-        ]
-
-    def _duet_variant(self, name: str, workload: Workload) -> DuetVariant:
-        variant = self.variant(name.removesuffix(AGAIN))
-        return DuetVariant(
-            name,
-            self.binaries(variant.server),
-            self._preloaded(variant, workload),
-            _static_settings(variant, workload),
-            variant.runtime,
-        )
 
     def _make_functions(self, cluster: Cluster, dsn: str | None = None) -> None:
         """The functions and views of our modules, once these are in the server's memory.
@@ -215,13 +157,9 @@ class Bench:
                     conn.execute(loadable(cluster.binaries, module).create_sql.encode())
                 self._with_functions.add(key)
 
-    def _rest_duet(self) -> None:
-        for cluster in self._duet.clusters if self._duet else ():
-            cluster.stop()
-
     def kill(self) -> None:
         """End all servers at once, which are stuck; those that a run needs are started again."""
-        for cluster in (*self._clusters.values(), *(self._duet.clusters if self._duet else ())):
+        for cluster in self._clusters.values():
             cluster.kill()
 
     # Steps

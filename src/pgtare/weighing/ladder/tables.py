@@ -43,7 +43,7 @@ def rows(workload: OnWorkload) -> list[Row]:
         return []
     found = []
     for c in workload.compared:
-        needed = _needed(c, workload.words.block) if c.verdict == "inconclusive" else numbers.NONE
+        needed = _needed(c) if c.verdict == "inconclusive" else numbers.NONE
         cells = _cells(f"{c.arm} − {c.base}", c, needed, verdict_names.NAMES[c.verdict])
         found.append(Row(cells, c.verdict))
     if (floor := workload.floor) is not None:
@@ -55,10 +55,10 @@ def rows(workload: OnWorkload) -> list[Row]:
     return found
 
 
-def _needed(c: Compared, block: str) -> str:
+def _needed(c: Compared) -> str:
     if c.rounds_to_settle is None:
         return numbers.NONE
-    return numbers.count(c.rounds_to_settle) + ("" if block == "round" else f" {block}s")
+    return numbers.count(c.rounds_to_settle)
 
 
 def _cells(name: str, c: Compared, needed: str, last: str) -> tuple[str, ...]:

@@ -34,8 +34,8 @@ def heading(workload: OnWorkload) -> str:
 
 
 def blocks(workload: OnWorkload) -> str:
-    """How many rounds, or a duet's sets, count, and by which protocol they were played."""
-    return f"{workload.rounds_kept} of {workload.rounds_planned} {workload.words.blocks}"
+    """How many rounds count."""
+    return f"{workload.rounds_kept} of {workload.rounds_planned} rounds"
 
 
 def p_text(p: float | None) -> str:

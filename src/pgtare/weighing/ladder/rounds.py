@@ -1,4 +1,4 @@
-"""The protocol of rounds: whole runs, every variant once a round in random order.
+"""Rounds of whole runs: every variant once a round in random order, and how one run is made.
 
 The floor's variant runs twice a round, and its two runs pass through the same estimator as every
 comparison: how wide that comes out is what the machine alone makes of no difference at all. It is
@@ -9,34 +9,31 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import psycopg
 
+from pgtare.errors import PgtareError
 from pgtare.estimate.ties import mid_quantiles
 from pgtare.kit import machine
 from pgtare.kit.numbers import counted
 from pgtare.kit.window import Window
-from pgtare.postgres.load import LoadSpec, TransactionLog, find_pgbench, run
+from pgtare.postgres.load import LoadSpec, TransactionLog, find_pgbench, find_saturation, run
 from pgtare.postgres.load.pgbench import RunResult
 from pgtare.weighing.ladder import activity, companion, evidence, gates, server_reading
-from pgtare.weighing.ladder.blocks import Blocks, Gathered, named_first, reasons_against
-from pgtare.weighing.ladder.declared_study import DeclaredStudy
-from pgtare.weighing.ladder.protocol import (
-    StepContext,
-    StepResult,
-    StudyProtocol,
-    Words,
-    proof_id,
-)
-from pgtare.weighing.ladder.records import Run, Step
+from pgtare.weighing.ladder.records import Rate, Run, Step
+from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_sections import Workload
-from pgtare.weighing.ladder.study_servers import PROOF
+from pgtare.weighing.ladder.study_servers import PROOF, Bench
 
 #: Stop, start, and making the data ready.
 _RESTART_S = 1.0
@@ -46,90 +43,122 @@ _LOGGED = 50_000
 _PROOF_S = (3, 10)
 #: A workload's own counter must grow by so much a transaction.
 _COUNTED = 0.9
-#: Transactions that are due by chance are this many SDs off, at most.
-_SCATTER = 4.0
 #: What getrusage counts may be a little late.
-SETTLE_S = 0.2
+_SETTLE_S = 0.2
 
 
-class Rounds(StudyProtocol):
-    """Randomised blocks of whole runs."""
+#: How small a difference runs can show, and what they cannot: one paragraph for the page.
+NOT_SHOWN = (
+    "Whole runs are compared: what else differs between runs than the variant (where memory lies, "
+    "what the machine's other guests do) is in the intervals as noise."
+)
 
-    name = "rounds"
-    words = Words("rounds", "round", "rounds", "round", "run", usual=True)
-    not_shown = (
-        "Whole runs are compared: what else differs between runs than the variant (where memory "
-        "lies, what the machine's other guests do) is in the intervals as noise."
-    )
 
-    def blocks(self, study: DeclaredStudy) -> int:
-        return study.protocol.rounds
+@dataclass(frozen=True)
+class StepContext:
+    """What every step of a study needs: its servers, its scripts' folder, the workloads' rates.
 
-    def plan(self, study: DeclaredStudy, seed: int) -> tuple[Step, ...]:
-        """The rounds of each workload, each in an order of its own."""
-        rng = np.random.default_rng(seed)
-        names, rounds = study.members, study.protocol.rounds
-        return tuple(
+    rates: in transactions a second. scratch: a folder for files that are gone when a run ends; the
+    usual place, if None.
+    """
+
+    study: Study
+    bench: Bench
+    directory: Path
+    rates: dict[str, float]
+    scratch: Path | None = None
+
+
+class StepResult(NamedTuple):
+    """A run, and what was sampled in it, by column; no column, or columns of one length."""
+
+    run: Run
+    samples: Mapping[str, npt.NDArray[Any]]
+
+
+def proof_id(workload: Workload) -> str:
+    """The id of the step that proves a workload."""
+    return f"{workload.name}-proof"
+
+
+def all_steps(study: Study, seed: int) -> tuple[Step, ...]:
+    """Every step of a study, workload by workload, its proof first; the same for the same seed.
+
+    Each round has an order of its own.
+    """
+    rng = np.random.default_rng(seed)
+    steps = []
+    for workload in study.workload:
+        # shows the workload's profile, before anything else of it
+        floor = study.analysis.floor + PROOF
+        steps.append(
+            Step(id=proof_id(workload), kind="proof", workload=workload.name, variant=floor)
+        )
+        steps += [
             Step(
                 id=f"{workload.name}-{number:03}-{position}",
                 kind="run",
                 workload=workload.name,
-                variant=names[drawn],
+                variant=study.members[drawn],
                 round=number,
                 position=position,
             )
-            for _, workload in self.own_workloads(study)
-            for number in range(1, rounds + 1)
-            for position, drawn in enumerate(rng.permutation(len(names)))
-        )
-
-    def seconds(self, study: DeclaredStudy, step: Step) -> float:
-        """Restart, warm-up and run."""
-        length = _proof_s(study) if step.kind == "proof" else study.protocol.run
-        return _RESTART_S + study.protocol.warm_up + length
-
-    def measure(self, step: Step, context: StepContext) -> StepResult:
-        """One run, from the start of its server to its gates."""
-        return _measured(step, context)
-
-    def gather(self, study: DeclaredStudy, workload: Workload, runs: Iterable[Run]) -> Gathered:
-        """A block is a round: every variant's run."""
-        by_round: Blocks = defaultdict(dict)
-        for one in runs:
-            by_round[one.step.round][one.step.variant] = one
-        found = Gathered()
-        for number, block in sorted(by_round.items()):
-            if len(block) < len(study.members):
-                continue  # not done yet
-            failed = [f"{name}: {reason}" for name, one in block.items() for reason in one.failed]
-            if reasons := reasons_against(workload, block, failed, found):
-                found.drop(number, reasons, named_first(reasons, block))
-            else:
-                found.kept[number] = block
-                for name, one in block.items():
-                    if undone := _behind(study, workload, one):
-                        found.behind[name].append(undone)
-        return found
-
-    def layout(self, study: DeclaredStudy) -> str:
-        protocol, n = study.protocol, len(study.members)
-        return f"{counted(protocol.rounds, 'round')} of {counted(n, 'run')} of {protocol.run} s"
-
-    def how(self, protocol: Mapping[str, Any], n: int, floor: str) -> str:
-        return (
-            f"rounds of {n} runs of {protocol['run']} s after {protocol['warm_up']} s of warm-up, "
-            f"every variant once in random order and {floor} twice (the floor)"
-        )
+            for number in range(1, study.protocol.rounds + 1)
+            for position, drawn in enumerate(rng.permutation(len(study.members)))
+        ]
+    return tuple(steps)
 
 
-def proof_step(study: DeclaredStudy, workload: Workload) -> Step:
-    """The run that shows a workload's profile, before anything else of it."""
-    return Step(
-        id=proof_id(workload),
-        kind="proof",
-        workload=workload.name,
-        variant=study.analysis.floor + PROOF,
+def seconds(study: Study, step: Step) -> float:
+    """How long a step takes, in s, about: restart, warm-up and run."""
+    length = _proof_s(study) if step.kind == "proof" else study.protocol.run
+    return _RESTART_S + study.protocol.warm_up + length
+
+
+def layout(study: Study) -> str:
+    """What is about to be done, in a few words."""
+    protocol, n = study.protocol, len(study.members)
+    return f"{counted(protocol.rounds, 'round')} of {counted(n, 'run')} of {protocol.run} s"
+
+
+def how(protocol: Mapping[str, Any], n: int, floor: str) -> str:
+    """How runs were laid out, a sentence without its end.
+
+    protocol: the section of the study file; n: runs of a round, the floor counted twice.
+    """
+    return (
+        f"rounds of {n} runs of {protocol['run']} s after {protocol['warm_up']} s of warm-up, "
+        f"every variant once in random order and {floor} twice (the floor)"
     )
+
+
+def find_rate(workload: Workload, context: StepContext) -> Rate:
+    """Find the rate of an open-loop workload: its share of what the floor does at full speed.
+
+    Raises MeasurementError if the load fails.
+    """
+    assert workload.load is not None
+    study = context.study
+    serving = context.bench.serve(study.analysis.floor, workload)
+    spec = study.load_spec(workload, context.directory, None)
+    found = find_saturation(find_pgbench(serving.cluster.binaries), serving.dsn, spec)
+    return Rate(
+        workload=workload.name,
+        saturation=found.describe(),
+        rate_tps=found.rate(workload.load),
+    )
+
+
+def play(step: Step, context: StepContext) -> StepResult:
+    """Do one step. A run that fails is returned with the reason, not raised."""
+    began, clock = datetime.now(UTC), time.monotonic()
+    try:
+        done = _measured(step, context)
+    except (PgtareError, psycopg.Error, OSError) as ex:
+        reason = f"the run failed: {str(ex).strip() or type(ex).__name__}"
+        done = StepResult(Run(step=step, failed=(reason,)), {})
+    facts = {"started": began.isoformat(), "duration_s": time.monotonic() - clock}
+    return StepResult(done.run.model_copy(update=facts), done.samples)
 
 
 def _measured(step: Step, context: StepContext) -> StepResult:
@@ -154,7 +183,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         window = Window(
             (serving.cluster.postmaster_pid, *pids),
             read=lambda: server_reading.read(serving, conn),
-            settle_s=SETTLE_S,
+            settle_s=_SETTLE_S,
         )
         with window:
             got = run(pgbench, serving.dsn, spec, length, log=log, halfway=look)
@@ -174,7 +203,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
         *against,
         *idled,
         *(() if is_proof else disturbed),
-        *load_gates(workload, got.transactions, got.failed, last.counter - first.counter),
+        *_load_gates(workload, got.transactions, got.failed, last.counter - first.counter),
         *(evidence.missed(workload, waits) if is_proof else ()),
         *evidence.judge_idle(workload, shares.idle),
     ]
@@ -195,7 +224,7 @@ def _measured(step: Step, context: StepContext) -> StepResult:
     return StepResult(made, samples)
 
 
-def load_gates(workload: Workload, transactions: int, failures: int, counted: float) -> list[str]:
+def _load_gates(workload: Workload, transactions: int, failures: int, counted: float) -> list[str]:
     """What speaks against the load itself. counted: what its own counter, if any, grew by."""
     reasons = []
     if failures:
@@ -208,14 +237,6 @@ def load_gates(workload: Workload, transactions: int, failures: int, counted: fl
             f"not by {_COUNTED:g} each"
         )
     return reasons
-
-
-def _behind(study: DeclaredStudy, workload: Workload, run: Run) -> str:
-    """What a run left undone of an open load; pgbench drops what is overdue at its end."""
-    due = run.machine.get("rate_tps", 0.0) * study.protocol.run
-    if due - run.transactions <= _SCATTER * math.sqrt(due) + workload.clients:
-        return ""
-    return f"{run.transactions:,} of {due:,.0f} transactions that were due"
 
 
 def _metrics(
@@ -244,6 +265,6 @@ def _mean_us(got: RunResult, latencies: np.ndarray, spec: LoadSpec) -> float:
     return float(np.clip(latencies.mean(), printed - 0.5, printed + 0.5))
 
 
-def _proof_s(study: DeclaredStudy) -> int:
+def _proof_s(study: Study) -> int:
     shortest, longest = _PROOF_S
     return min(max(study.protocol.run, shortest), longest)
