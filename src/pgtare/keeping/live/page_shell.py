@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -16,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 import pgtare
 from pgtare.keeping.live import page_parts
 from pgtare.keeping.live.page_parts import PageLink, ViewPage
-from pgtare.kit.page_frame import breakable, chart_script, embeddable, plotly_script
+from pgtare.kit.page_frame import chart_script, embeddable, plotly_script, templates
 
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 
@@ -61,14 +60,7 @@ class PageShell:
         self._menu = menu
         self.files = static_files()
         self._by_name = {file.name: file for file in self.files.values()}
-        environment = Environment(
-            loader=PackageLoader("pgtare.keeping.live"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        environment.filters["breakable"] = breakable
+        environment = templates("pgtare.keeping.live")
         environment.globals["shown_cell"] = page_parts.shown_cell
         self._template = environment.get_template("live.html.j2")
 
