@@ -115,11 +115,9 @@ def repair(
 def _print_check(found: StoreCheck, name: str) -> None:
     from pgtare.kit.fitted_table import Fitted
 
-    roles = ", ".join(found.roles) or "no role"
     cli.say(
-        f"{name}: ClickHouse {found.version} on {found.server}, as {found.user} ({roles}); "
-        f"{found.tables} tables; its clock is "
-        f"{found.clock_s:+.1f} s from this machine's"
+        f"{name}: ClickHouse {found.version} on {found.server}, as {found.user}; "
+        f"{found.tables} tables; its clock is {found.clock_s:+.1f} s from this machine's"
     )
     if found.spools:
         table = Fitted("spool", "commits", "last rows")

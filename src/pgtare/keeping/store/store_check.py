@@ -38,7 +38,6 @@ class StoreCheck:
     server: str
     user: str
     clock_s: float
-    roles: list[str] = field(default_factory=list)
     tables: int = 0
     spools: list[Push] = field(default_factory=list)
     partial: list[PartialCommits] = field(default_factory=list)
@@ -112,7 +111,6 @@ def check(connection: StoreConnection) -> StoreCheck:
             f"commits of {len(found.partial)} tables and days are partial and left out by the "
             "page: `pgtare store repair` deletes what there is, and the agent sends all of it again"
         )
-    found.roles = _roles(connection)
     return found
 
 
@@ -134,11 +132,3 @@ def _tables(connection: StoreConnection, faults: list[str]) -> int:
             "`pgtare store create --roles` makes"
         )
     return len(TABLES) - len(missing) - len(refused)
-
-
-def _roles(connection: StoreConnection) -> list[str]:
-    try:
-        found = connection.rows("SELECT arrayStringConcat(currentRoles(), ',')")
-    except StoreError:
-        return []
-    return [name for name in str(found[0][0]).split(",") if name]
