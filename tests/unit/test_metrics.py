@@ -348,7 +348,6 @@ def test_what_has_no_room_is_counted_as_other() -> None:
     assert sum(value(found, active)) == total
     assert value(found, active, event="event19") == [20]  # the largest come first
     assert len(value(found, active)) == 6
-    assert value(found, "pgtare_series_left_out") == [15 * 20]
     series = [sample for sample in samples(found) if sample.labels.get("event", OTHER) != OTHER]
     assert len(series) == 100
     # all keep their places, also in the next agent, and with another limit
@@ -356,10 +355,7 @@ def test_what_has_no_room_is_counted_as_other() -> None:
         again = going_on(readings, most=most)
         readings |= commit(again, waits=waits(events), ticks=tick())
         now = shown(again)
-        fallen = {
-            key for key, was in shown(found).items() if now[key] < was and "left" not in key[0]
-        }
-        assert not fallen
+        assert not {key for key, was in shown(found).items() if now[key] < was}
         found = again
 
 
@@ -373,10 +369,7 @@ def test_names_that_a_server_makes_up_do_not_pile_up() -> None:
             sessions=sessions(*(("client backend", "Extension", name) for name in names)),
             ticks=pa.concat_tables([tick(), tick("sessions")]),
         )
-    (totals,) = found._servers.values()
-    assert len(totals.waits._left_out) == len(totals._waiting_left_out) == 100
     assert sum(value(found, "pgtare_active_seconds_total")) == 1000 / SECOND
-    assert value(found, "pgtare_series_left_out") == [100 * 20 + 100]
 
 
 # Totals

@@ -155,11 +155,6 @@ def _of_watching(
     gaps = CounterMetricFamily(
         "pgtare_gaps", "Rows of table gaps of this server.", labels=("server", "kind")
     )
-    left_out = GaugeMetricFamily(
-        "pgtare_series_left_out",
-        "Time series for which there was no room; they are counted as (other).",
-        labels=("server",),
-    )
     for name, server in servers.items():
         for source, at_s in sorted(server.last_readings.items()):
             last.add_metric((name, source), at_s)
@@ -167,5 +162,4 @@ def _of_watching(
             losses.add_metric((name, kind), count)
         for kind, count in sorted(server.gaps.items()):
             gaps.add_metric((name, kind), count)
-        left_out.add_metric((name,), server.left_out)
-    yield from (up, last, losses, gaps, left_out)
+    yield from (up, last, losses, gaps)

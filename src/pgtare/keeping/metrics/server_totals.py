@@ -52,7 +52,6 @@ class ServerSnapshot:
     gaps: Mapping[str, int]
     last_readings: Mapping[str, float]
     processors: float | None
-    left_out: int
     findings: Mapping[FindingKey, tuple[int, float | None]]
 
 
@@ -70,7 +69,6 @@ class ServerTotals:
     _shared: dict[FindingKey, bool] = field(default_factory=dict)
     """what was open at any time, and whether it had a share: shown as zero when it is closed"""
     _until_s: dict[str, float] = field(default_factory=dict)
-    _waiting_left_out: set[WaitingKey] = field(default_factory=set)
 
     def restore(
         self, waits: pa.Table | None, losses: pa.Table | None, findings: pa.Table | None
@@ -129,7 +127,6 @@ class ServerTotals:
             {kind: self.gaps[kind] for kind in {*GAP_KINDS, *self.gaps}},
             dict(self.last_readings),
             self.processors,
-            self.waits.left_out + len(self._waiting_left_out),
             self._findings(),
         )
 
@@ -165,8 +162,6 @@ class ServerTotals:
         self.waiting = dict.fromkeys(self.waiting, 0.0)
         for key, count in found.most_common():
             if key not in self.waiting and len(self.waiting) + self.waits.series >= self.waits.most:
-                if len(self._waiting_left_out) < self.waits.most:
-                    self._waiting_left_out.add(key)
                 key = (OTHER, OTHER, OTHER)
             self.waiting[key] = self.waiting.get(key, 0.0) + count / looks
 

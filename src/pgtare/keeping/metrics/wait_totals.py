@@ -70,14 +70,8 @@ class WaitTotals:
         self._totals = np.zeros((0, 3, WIDTH), np.int64)
         """of each pair: the sums, what is shown of them, and how often they were full"""
         self._new_until_s: list[float] = []
-        self._left_out: dict[WaitKey, int] = {}
         self.series = 0
         """time series of the pairs that have a place"""
-
-    @property
-    def left_out(self) -> int:
-        """Time series for which there was no room; of at most as many pairs as there may be."""
-        return sum(self._left_out.values())
 
     def add(self, rows: pa.Table, now_s: float) -> None:
         """Rows of the spool's table `waits`. now_s: by a clock that is never set."""
@@ -106,12 +100,10 @@ class WaitTotals:
             yield WaitSeries(key, shown[row], full[row], self._new_until_s[row])
 
     def _find_place(self, key: WaitKey, began_s: float) -> None:
-        if key in self._rows or key in self._left_out:
+        if key in self._rows:
             return
         series = self._series_of(key)
         if self.series + series > self.most:
-            if len(self._left_out) < self.most:  # a server chooses the names
-                self._left_out[key] = series
             key = other(key)
             if key in self._rows:
                 return
