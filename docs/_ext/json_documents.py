@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pgtare.keeping.findings.history import FindingsHistory
-from pgtare.keeping.spool.information import SpoolInfo, SpoolRows
+from pgtare.keeping.spool.information import SpoolInfo
 from pgtare.observing.clock.schema import ClockReport
 from pgtare.observing.doctor.fleet import FleetDoctor
 from pgtare.observing.doctor.model import Report
@@ -77,7 +77,6 @@ ENTRIES = (
     Entry("`pgtare flame on`, `off` and `wake`", FlameGraph),
     Entry("`pgtare doctor`", Report),
     Entry("`pgtare findings`", FindingsHistory),
-    Entry("`pgtare spool sql`", SpoolRows),
     Entry("`pgtare spool info`", SpoolInfo),
     Entry(
         "`pgtare clock`",

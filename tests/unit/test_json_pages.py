@@ -40,7 +40,8 @@ def models(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 #: The snapshot is a document in itself, and its file an argument.
 NO_OUTPUT = {"waits snapshot"}
-#: What is said to people: what was done, whether something can be used, how far it is, a page.
+#: What is said to people: what was done, whether something can be used, how far it is, a page. Rows
+#: of a query are CSV.
 NO_DOCUMENT = {
     "agent check",
     "fleet check",
@@ -51,6 +52,7 @@ NO_DOCUMENT = {
     "module list",
     "module uninstall",
     "selftest",
+    "spool sql",
     "status",
     "stop",
     "store check",

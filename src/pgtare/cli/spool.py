@@ -10,7 +10,6 @@ import typer
 from pgtare import cli
 from pgtare.cli.commands import GLOSSARY
 from pgtare.cli.json_output import Destination, Json, Output
-from pgtare.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,8 +37,6 @@ def sql(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV with a line of names, and nothing else.")
     ] = False,
-    json: Json = False,
-    output: Output = None,
 ) -> None:
     """Answer a query about a spool: every table is a view, and nothing is changed.
 
@@ -48,9 +45,6 @@ def sql(
 
     Example: `pgtare spool sql DIR "SELECT ts, sum(calls) FROM waits_1m GROUP BY ts ORDER BY ts"`
     """
-    if as_csv and (json or output):
-        raise UsageError("--csv and JSON exclude each other: leave out one of them")
-    destination = Destination(json, output)
     from pgtare.keeping.spool import reader
 
     answer = reader.query(directory, query)
@@ -59,10 +53,7 @@ def sql(
     if as_csv:
         typer.echo(reader.as_csv(answer), nl=False)
         return
-    if destination.wanted:
-        destination.write(_rows_json(answer))
-    if not destination.printed:
-        cli.stdout().print(_table(answer), highlight=False)
+    cli.stdout().print(_table(answer), highlight=False)
 
 
 @app.command()
@@ -80,27 +71,6 @@ def info(directory: Directory, json: Json = False, output: Output = None) -> Non
         cli.say(f"pgtare: {note}", err=True)
     if not destination.printed:
         _print_info(found)
-
-
-def _rows_json(answer: Answer) -> str:
-    from pgtare.keeping.spool import reader
-    from pgtare.keeping.spool.information import ResultColumn, SpoolRows
-
-    twice = sorted({name for name in answer.names if answer.names.count(name) > 1})
-    if twice:
-        raise UsageError(f"two columns are named {twice[0]}: give one another name (AS)")
-    columns = zip(answer.names, answer.types, strict=True)
-    return SpoolRows(
-        columns=[ResultColumn(name=name, type=type_) for name, type_ in columns],
-        rows=[
-            {
-                name: reader.plain_value(name, value)
-                for name, value in zip(answer.names, row, strict=True)
-            }
-            for row in answer.rows
-        ],
-        notes=answer.notes,
-    ).to_json()
 
 
 def _table(answer: Answer) -> RenderableType:

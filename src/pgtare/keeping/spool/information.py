@@ -1,10 +1,10 @@
-"""What `pgtare spool` prints: rows of an answer, and what a spool holds."""
+"""What `pgtare spool info` prints: what a spool holds."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -16,27 +16,6 @@ from pgtare.kit.document import Document, Model, schema_name
 
 _US = 1_000_000
 _GAPS = "SELECT server, kind, count(*), max(ts) FROM gaps GROUP BY ALL ORDER BY ALL"
-
-
-class ResultColumn(Model):
-    """A column of an answer."""
-
-    name: str = Field(description="name of the column")
-    type: str = Field(description="its type, as DuckDB names it")
-
-
-class SpoolRows(Document):
-    """The answer to a query."""
-
-    schema_: Literal["pgtare.spool.rows/1"] = schema_name("pgtare.spool.rows/1")
-    columns: list[ResultColumn] = Field(description="the columns, in the order of the query")
-    rows: list[dict[str, Any]] = Field(
-        description=(
-            "a value for each column by its name. Times are in UTC; `query_id`, `text_hash` and "
-            "`epoch` are strings, as JSON readers round large numbers"
-        )
-    )
-    notes: list[str] = Field(description="files that were left out because they are damaged")
 
 
 class HeldTable(Model):

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, time
-from decimal import Decimal
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +26,6 @@ if TYPE_CHECKING:  # it takes a while to load
 
 #: Memory and processors that a query may use; it writes nothing to disk.
 MEMORY, THREADS = "1GB", 2
-#: Columns that are strings in JSON: not every reader holds numbers of this size exactly.
-AS_STRINGS = frozenset({"query_id", "text_hash", "epoch"})
 
 _TRIES = 3
 CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -267,27 +263,6 @@ def _damaged_files(directory: Path, known: set[str]) -> set[str]:
         except DamagedFile:
             found.add(segment.name)
     return found
-
-
-def plain_value(name: str, value: Any) -> Any:
-    """A value as JSON has it: times in UTC as ISO 8601, numbers of some columns as strings."""
-    if isinstance(value, datetime):
-        return value.isoformat() + "Z"
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, int) and not isinstance(value, bool) and name in AS_STRINGS:
-        return str(value)
-    if isinstance(value, list | tuple):
-        return [plain_value(name, one) for one in value]
-    if isinstance(value, dict):
-        return {str(key): plain_value(str(key), one) for key, one in value.items()}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
 
 
 def shown_value(value: Any) -> str:

@@ -159,8 +159,8 @@ _WAITS = (
 _STATEMENTS = (
     *COMMON,
     *_WHO,
-    _key("query_id", "identifier of the statement on this server; a string in JSON"),
-    _key("text_hash", "hash of its text, for `texts`; a string in JSON", True),
+    _key("query_id", "identifier of the statement on this server"),
+    _key("text_hash", "hash of its text, for `texts`", True),
     *_texts(
         kind="statement; rest: all statements without a row of their own; outside: no statement"
     ),
@@ -177,7 +177,7 @@ _SESSIONS = (
     ),
     Column("type", pa.string(), "type of the wait event; NULL: it did not wait", nullable=True),
     Column("event", pa.string(), "wait event; NULL: it did not wait", nullable=True),
-    _key("query_id", "identifier of its statement; a string in JSON", True),
+    _key("query_id", "identifier of its statement", True),
     _key("query_age_us", "age of its statement, µs", True),
     _key("xact_age_us", "age of its transaction, µs", True),
     Column("blockers", pa.list_(pa.int32()), "processes that it waits for", nullable=True),
@@ -221,7 +221,7 @@ _TICKS = (
 )
 _TEXTS = (
     *COMMON,
-    _key("text_hash", "hash of the text; a string in JSON"),
+    _key("text_hash", "hash of the text"),
     *_texts(text="normalised text of the statement"),
 )
 _FINDINGS = (
@@ -246,7 +246,7 @@ _FINDINGS = (
     Column("limit_left_s", pa.float64(), "until a limit is reached, s", nullable=True),
     Column("root", pa.string(), "whom the others wait for, as JSON", nullable=True),
     Column("gate", pa.string(), "who has the others behind it, as JSON", nullable=True),
-    _key("query_id", "identifier of its statement; a string in JSON", True),
+    _key("query_id", "identifier of its statement", True),
     Column("object", pa.string(), "the table or other object", nullable=True),
     Column("victims", pa.list_(pa.int32()), "processes that wait"),
     *_texts(
@@ -274,7 +274,7 @@ _RECORDINGS = (
     Column("pid", pa.int32(), "process that was recorded"),
     *_WHO[:4],
     *_texts(application="application_name"),
-    _key("query_id", "identifier of its statement; a string in JSON", True),
+    _key("query_id", "identifier of its statement", True),
     _key("bytes", "its size in the server's memory; 0 once it is in a file"),
     Column("file", pa.string(), "its file, if it was in one when it was read", nullable=True),
     _key(
@@ -288,8 +288,7 @@ DESCRIPTION = (
     *_texts(labels="labels of the server, as a JSON object"),
     _key(
         "system_identifier",
-        "of its data directory, which a standby has from its primary; NULL: unknown; "
-        "a string in JSON",
+        "of its data directory, which a standby has from its primary; NULL: unknown",
         True,
     ),
     Column("standby", pa.bool_(), "whether it was a standby; NULL: unknown", "key", True),
