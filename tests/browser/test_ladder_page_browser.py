@@ -23,7 +23,14 @@ def study_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     last = max(made, key=lambda key: made[key].step.round)
     made[last] = made[last].model_copy(update={"failed": (HOSTILE + " " + "x" * 300,)})
     result = analysis.analyse(
-        found, facts(found), all_steps(found, 7), made, {}, directory=Path("d"), closed=False
+        found,
+        facts(found),
+        all_steps(found, 7),
+        made,
+        {},
+        directory=Path("d"),
+        closed=False,
+        skipped={},
     )
     result.title = HOSTILE_IMAGE
     result.about = HOSTILE

@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from pgtare.errors import UsageError
 from pgtare.postgres.binaries import Binaries
+from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.directory import Directory
-from pgtare.weighing.ladder.installations import check_installations
-from pgtare.weighing.ladder.progress import Display
-from pgtare.weighing.ladder.run import rehearse
 from pgtare.weighing.ladder.study_file import parse
-from pgtare.weighing.ladder.study_servers import Bench
 from tests.commands import failed, in_process, refused
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(180)]
@@ -57,23 +53,39 @@ def write(folder: Path, server: str = WHEEL, **parts: str) -> Path:
 def test_settings_that_servers_do_not_take_are_refused_by_name(
     tmp_path: Path, wheel: Binaries
 ) -> None:
-    """Nor is the study begun, so that it can be corrected."""
-    out = tmp_path / "out"
     study = write(
         tmp_path,
-        plain='runtime = { "auto_explain.log_timing" = true }',
-        timed='runtime = { "wait_event_timing.captre" = "stats" }',
+        plain='settings = { "auto_explain.log_timing" = true, wrok_mem = "4MB" }\n'
+        'runtime = { shared_buffers = "1GB", autovacuum_naptime = "0s" }',
+        timed='settings = { block_size = 4096, wal_level = "full" }\n'
+        'runtime = { "wait_event_timing.captre" = "stats" }',
+        workload='settings = { random_page_cost = "cheap" }',
     )
-    message = refused("ladder", study, "--out", out)
-    assert "no server of the study has a setting auto_explain.log_timing" in message
-    assert "captre: check the name (did you mean wait_event_timing.capture" in message
-    assert not Directory(out).begun
+    lines = refused("ladder", study, "--dry-run").splitlines()
+    expected = {
+        "variant plain: this server has no setting auto_explain.log_timing": "load the library",
+        "variant plain: this server has no setting wrok_mem": "(did you mean work_mem?)",
+        "variant plain: shared_buffers is fixed when the server starts": "put it into settings",
+        'variant plain: 0 s is outside the valid range for parameter "autovacuum_naptime"': (
+            "correct autovacuum_naptime in the study file"
+        ),
+        "variant timed: block_size is fixed when PostgreSQL is built": "remove it",
+        'variant timed: invalid value for parameter "wal_level": "full"': (
+            "Available values: minimal, replica, logical"
+        ),
+        "variant timed: this server has no setting wait_event_timing.captre": (
+            "check the name (did you mean wait_event_timing.capture"
+        ),
+        'workload W1: invalid value for parameter "random_page_cost"': "correct random_page_cost",
+    }
+    for what, next_step in expected.items():
+        (line,) = [line for line in lines if what in line]
+        assert next_step in line
+    assert len(lines) == len(expected)
 
-    study = write(tmp_path, workload='settings = { random_page_cost = "cheap" }')
-    message = failed(in_process("ladder", study, "--out", out), 1)
-    assert "the variant plain cannot start: " in message
-    assert 'invalid value for parameter "random_page_cost"' in message
-    assert not Directory(out).begun
+    again = refused("ladder", study, "--out", tmp_path / "out")  # nor is it begun
+    assert again.splitlines() == lines
+    assert not Directory(tmp_path / "out").begun
 
 
 def test_settings_of_libraries_are_known_however_they_are_loaded(
@@ -86,9 +98,9 @@ def test_settings_of_libraries_are_known_however_they_are_loaded(
         timed='runtime = { "wait_event_timing.capture" = "stats", log_destination = "stderr" }',
         workload='settings = { "wait_event_timing.hooks" = true, wal_level = "logical" }',
     )
-    found = parse(study.read_text(), "study.toml")
-    with Bench(found, tmp_path) as bench, Display(Console(stderr=True), 1.0) as display:
-        rehearse(found, bench, display)
+    done = in_process("ladder", study, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "timed against plain" in done.stdout
 
 
 @pytest.mark.debian
@@ -99,13 +111,23 @@ def test_what_an_installation_lacks_is_reported(tmp_path: Path, debian15: Binari
         plain = f'preload = ["wait_event_timing", "{library}"]'
         text = write(tmp_path, server, plain=plain).read_text()
         text = text.replace("scale = 1", f"scale = {scale}")
-        check_installations(parse(text, "study.toml"))
+        settings_check.check_installations(parse(text, "study.toml"))
 
     check("pg_stat_statements")
     with pytest.raises(UsageError, match=r"'pg_stat_statments'.*did you mean pg_stat_statements"):
         check("pg_stat_statments")
     with pytest.raises(UsageError, match="lower the scales, or let PGTARE_DIR name a larger disk"):
         check("pg_stat_statements", scale=21_474)
+
+
+@pytest.mark.slow
+@pytest.mark.debian
+def test_an_installed_server_is_asked_as_well(tmp_path: Path, debian15: Binaries) -> None:
+    server = f'{{ pg_config = "{debian15.pg_config}" }}'
+    study = write(tmp_path, server, plain="settings = { io_method = 'sync' }")  # new in 18
+    assert "variant plain: this server has no setting io_method" in refused(
+        "ladder", study, "--dry-run"
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,9 @@ def shortened(file: str, workload: str, variants: Sequence[str], binaries: Binar
     server = {"main": Server(pg_config=str(binaries.pg_config))}
     if embedded(binaries):
         server = {"main": Server(source="wheel")}
-    return found.model_copy(
+    left_out = {v.name for v in found.variant} - {*variants}
+    return found.without(left_out).model_copy(
         update={
-            "variant": tuple(v for v in found.variant if v.name in variants),
-            "comparison": tuple(c for c in found.comparison if {c.arm, c.base} <= {*variants}),
             "protocol": short,
             "servers": server,
             "gates": found.gates.model_copy(update=OPEN),

@@ -165,7 +165,7 @@ def analysed(
     }
     steps_ = all_steps(found, 7)
     return analysis.analyse(
-        found, facts(found), steps_, made, rates, directory=Path("d"), closed=closed
+        found, facts(found), steps_, made, rates, directory=Path("d"), closed=closed, skipped={}
     )
 
 

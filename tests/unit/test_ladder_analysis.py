@@ -254,9 +254,9 @@ def test_no_time_is_spent_on_what_can_give_no_number_any_more() -> None:
     made = {k: r for k, r in runs(found, EFFECTS).items() if r.step.round <= 3}
     for number in (1, 2):
         change(made, number, "off", failed=("7 pages were swapped",))
-    assert remaining(found, all_steps(found, 7), made)
+    assert remaining(found, all_steps(found, 7), made, {})
     change(made, 3, "off", failed=("7 pages were swapped",))
-    assert remaining(found, all_steps(found, 7), made) == []
+    assert remaining(found, all_steps(found, 7), made, {}) == []
     result = analysed(found, made)
     assert result.state == "finished"
     assert "3 of 3 rounds did not pass" in result.workloads[0].why_not
@@ -266,7 +266,7 @@ def test_a_workload_that_shows_another_profile_has_no_number_and_no_runs() -> No
     found = study()
     made = runs(found, EFFECTS)
     proof = made["W1-proof"].model_copy(update={"failed": ("IO/DataFileRead: 3 % of the waits",)})
-    assert remaining(found, all_steps(found, 7), {"W1-proof": proof}) == []
+    assert remaining(found, all_steps(found, 7), {"W1-proof": proof}, {}) == []
     (workload,) = analysed(found, {**made, "W1-proof": proof}).workloads
     assert "its proof did not pass" in workload.why_not
     assert {c.verdict for c in workload.compared} == {"not_verified"}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pgtare.errors import UsageError
-from pgtare.weighing.ladder.installations import check_installations
+from pgtare.weighing.ladder.settings_check import check_installations
 from tests.unit.simulated_study import STUDY, study
 
 SHORT = STUDY.replace('name = "W1"', 'name = "W1"\nbuiltin = "tpcb-like"')

@@ -118,6 +118,7 @@ def test_every_shipped_study_is_read(path: Path) -> None:
     assert studies.read(path)[0].workload
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [False, True])
 def test_the_family_is_that_of_the_file_whatever_workloads_are_run(
     tmp_path: Path, quick: bool

@@ -27,7 +27,7 @@ from pgtare.errors import PgtareError
 from pgtare.postgres.binaries import Binaries
 from pgtare.postgres.build import build_cached
 from pgtare.postgres.os_account import environment
-from tests.lint_c import ALONE, MODULES, compile_for, programs_of
+from tests.lint_c import ALONE, MODULES, compile_for
 from tests.versions.servers import MAJORS, number, say, server
 
 #: About the commands that install and update; they change copies of the two usual servers.
@@ -72,7 +72,7 @@ def check(major: int, tests: list[str], reports: Path) -> Result:
         result.reasons[str(ex)] += 1
         return result
     result.version = number(binaries)
-    for name in programs_of(binaries.pg_config):
+    for name in MODULES:
         if compile_for(binaries.pg_config, binaries.version, name):
             result.passed += 1
         else:

@@ -14,7 +14,7 @@ from pgtare.cli.command_line import command_line
 from pgtare.cli.json_output import Destination, Json, Output
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import files
-from pgtare.weighing.ladder import installations, planning, run, status, terminal
+from pgtare.weighing.ladder import planning, run, settings_check, status, terminal
 from pgtare.weighing.ladder.page import write_page
 
 RESULT, PAGE = "result.json", "report.html"
@@ -59,7 +59,11 @@ def run_study(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeat the order of another study.")] = None,
     plan: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be run and how long it takes; end.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print what would be run and how long it takes; check the settings; end.",
+        ),
     ] = False,
     json: Json = False,
     output: Output = None,
@@ -83,10 +87,12 @@ def run_study(
     )
     for warning in planned.warnings:
         cli.stderr().print(f"pgtare: {warning}", highlight=False, markup=False)
-    installations.check_installations(planned.study)
+    settings_check.check_installations(planned.study)
     if plan:
         destination.refuse("--dry-run")
-        for line in status.dry_run(planned):
+        with cli.stderr().status(f"pgtare: {run.ASKING}"):
+            found = status.dry_run(planned)
+        for line in found:
             typer.echo(line)
         return
     _go_on(planned, destination)

@@ -26,10 +26,20 @@ def describe() -> dict[str, Any]:
         "cpus_usable": len(os.sched_getaffinity(0)),
         "memory_gib": _memory_gib(),
         "hypervisor": "hypervisor" in _cpu_flags(),
-        "clocksource": _read(_CLOCKSOURCE),
+        "clocksource": clock_source(),
         "load_1min": os.getloadavg()[0],
         "python": platform.python_version(),
     }
+
+
+def clock_source() -> str | None:
+    """What the kernel takes the time from, such as tsc; None if it does not say."""
+    return _read(_CLOCKSOURCE)
+
+
+def has_cpu_flag(name: str) -> bool:
+    """Whether the kernel lists a property of the processor."""
+    return name in _cpu_flags()
 
 
 def run_delay_ns(pids: Iterable[int]) -> tuple[int, int]:

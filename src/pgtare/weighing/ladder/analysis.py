@@ -34,15 +34,19 @@ def analyse(
     *,
     directory: Path,
     closed: bool,
+    skipped: Mapping[str, str],
     warnings: Sequence[str] = (),
 ) -> LadderResult:
     """The result of a study.
 
-    closed: ended by hand, so that the figures must allow for somebody having chosen the moment.
+    skipped: workloads that these servers cannot run, with the reason. closed: ended by hand, so
+    that the figures must allow for somebody having chosen the moment.
     """
-    open_steps = remaining(study, steps, runs)
+    open_steps = remaining(study, steps, runs, skipped)
     state = "closed" if closed else "unfinished" if open_steps else "finished"
-    per_workload = [_workload(study, w, runs, rates, state, facts.seed) for w in study.workload]
+    per_workload = [
+        _workload(study, w, runs, rates, skipped, state, facts.seed) for w in study.workload
+    ]
     family = [c for w in per_workload for c in w.compared]
     if state != "unfinished":
         _adjust(study, family)
@@ -78,6 +82,7 @@ def _workload(
     workload: Workload,
     runs: Mapping[str, Run],
     rates: Mapping[str, Rate],
+    skipped: Mapping[str, str],
     state: str,
     seed: int,
 ) -> OnWorkload:
@@ -85,7 +90,7 @@ def _workload(
     blocks, dropped = found.kept, found.dropped
     proof = runs.get(proof_id(workload))
     waits = proof.waits if proof else ()
-    why_not = _why_not(study, workload, proof, len(blocks), len(dropped))
+    why_not = _why_not(study, workload, proof, len(blocks), len(dropped), skipped)
     if not why_not and state != "unfinished" and len(blocks) < FEWEST:
         why_not = "fewer than two whole rounds were kept"
     shown = {} if state == "unfinished" or why_not else dict(sorted(blocks.items()))
@@ -152,8 +157,11 @@ def _why_not(
     proof: Run | None,
     kept: int,
     dropped: int,
+    skipped: Mapping[str, str],
 ) -> str:
     """Why a workload's figures must not be counted; empty if they may."""
+    if workload.name in skipped:
+        return skipped[workload.name]
     if proof is not None and not proof.usable:
         return "its proof did not pass: " + "; ".join(proof.failed)
     if proof is None and kept:

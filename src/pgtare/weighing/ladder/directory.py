@@ -49,7 +49,7 @@ class Directory:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             if (self.path / _BEGINNING).exists():
-                self.clear()  # a process that began a study here was killed at it
+                self._clear()  # a process that began a study here was killed at it
             if self._holdings():
                 raise UsageError(
                     f"{self.path} is not empty and holds no study: name a new directory"
@@ -62,11 +62,11 @@ class Directory:
             fill(self.path)
             self._write(FACTS, facts)
         except BaseException:
-            self.clear()
+            self._clear()
             raise
         (self.path / _BEGINNING).unlink()
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Remove all but the lock."""
         for path in self._holdings():
             shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pgtare
 from pgtare.errors import UsageError
 from pgtare.kit import machine
-from pgtare.weighing.ladder import scripts
+from pgtare.weighing.ladder import missing_clocks, scripts
 from pgtare.weighing.ladder import study_file as studies
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.records import Step, StudyFacts
@@ -62,7 +62,8 @@ def plan(
             f"{out} holds a study: go on with `pgtare ladder resume {out}`, or name a new "
             "directory by --out"
         )
-    chosen = _chosen(study, quick, workloads)
+    left_out = missing_clocks.left_out(study)
+    chosen = _chosen(study, quick, workloads, left_out)
     warning = studies.check_rounds(chosen, quick=quick)
     number = secrets.randbelow(2**31) if seed is None else seed
     _check_scripts(chosen, path.parent)
@@ -78,6 +79,7 @@ def plan(
         command=tuple(command),
         machine=machine.describe(),
         planned_s=_seconds(chosen, all_steps(chosen, number)),
+        left_out=left_out,
     )
     return _planned(chosen, facts, directory, warning)
 
@@ -88,7 +90,7 @@ def resumed(out: Path) -> StudyPlan:
     facts = directory.facts()
     # as many clients as it was begun with, even if only its report is wanted elsewhere
     study = studies.parse(facts.source, facts.study_file, facts.machine.get("cpus_usable"))
-    chosen = _chosen(study, facts.quick, facts.workloads)
+    chosen = _chosen(study, facts.quick, facts.workloads, facts.left_out)
     return _planned(chosen, facts, directory, studies.check_rounds(chosen, quick=facts.quick))
 
 
@@ -119,13 +121,22 @@ def check_continued(
         )
 
 
-def _chosen(study: Study, quick: bool, workloads: Sequence[str]) -> Study:
+def _chosen(
+    study: Study, quick: bool, workloads: Sequence[str], left_out: Mapping[str, str]
+) -> Study:
+    if study.analysis.floor in left_out:
+        raise UsageError(
+            f"the study cannot be run here: {study.analysis.floor}, its floor, is missing, as "
+            f"{left_out[study.analysis.floor]}"
+        )
     if quick:
         if workloads and study.quick.workloads is not None:
             asked = tuple(dict.fromkeys((*study.quick.workloads, *workloads)))
             quick_ones = study.quick.model_copy(update={"workloads": asked})
             study = study.model_copy(update={"quick": quick_ones})
         study = study.made_quick()
+    if left_out:
+        study = study.without(left_out)
     return study.only(workloads) if workloads else study
 
 
@@ -138,8 +149,10 @@ def _planned(
     study: Study, facts: StudyFacts, directory: Directory, warning: str | None
 ) -> StudyPlan:
     steps = all_steps(study, facts.seed)
-    warnings = (f"{warning}.",) if warning else ()
-    return StudyPlan(study, facts, steps, directory, warnings)
+    warnings = [f"{name} is left out: {why}." for name, why in facts.left_out.items()]
+    return StudyPlan(
+        study, facts, steps, directory, (*([f"{warning}."] if warning else []), *warnings)
+    )
 
 
 def _check_scripts(study: Study, source: Path) -> None:
@@ -150,5 +163,5 @@ def _check_scripts(study: Study, source: Path) -> None:
 def full_seconds(planned: StudyPlan) -> float:
     """How long the study takes that a quick one is made of, about."""
     facts = planned.facts
-    full = studies.parse(facts.source, facts.study_file)
+    full = studies.parse(facts.source, facts.study_file).without(facts.left_out)
     return _seconds(full, all_steps(full, facts.seed))

@@ -90,6 +90,7 @@ class StudyFacts(_Model):
     """A study directory's first file: what is being run. It never changes once written.
 
     servers: by name, the version of each as its pg_config says it.
+    left_out: variants that this machine cannot have, with the reason.
     """
 
     schema_: Literal["pgtare.ladder.study/1"] = schema_name("pgtare.ladder.study/1")
@@ -105,6 +106,7 @@ class StudyFacts(_Model):
     machine: dict[str, Any]
     servers: dict[str, str] = {}
     planned_s: float
+    left_out: dict[str, str] = {}
 
 
 class Rate(_Model):

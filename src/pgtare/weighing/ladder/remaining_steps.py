@@ -10,13 +10,15 @@ from pgtare.weighing.ladder.rounds import proof_id
 from pgtare.weighing.ladder.study import Study
 
 
-def remaining(study: Study, steps: Sequence[Step], runs: Mapping[str, Run]) -> list[Step]:
+def remaining(
+    study: Study, steps: Sequence[Step], runs: Mapping[str, Run], skipped: Mapping[str, str]
+) -> list[Step]:
     """The steps still to be done.
 
     None of a workload whose proof did not pass, or whose dropped rounds are too many for a number
     already.
     """
-    over = set[str]()
+    over = {*skipped}
     for workload in study.workload:
         proof, planned = runs.get(proof_id(workload)), study.protocol.rounds
         dropped = len(gathered(study, workload, runs).dropped)

@@ -14,7 +14,6 @@ from rich.console import Console
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit.numbers import counted
 from pgtare.postgres.own_session import first_line
-from pgtare.weighing.instruments.catalogue import near
 from pgtare.weighing.ladder import (
     analysis,
     evidence,
@@ -23,6 +22,7 @@ from pgtare.weighing.ladder import (
     rounds,
     scripts,
     server_reading,
+    settings_check,
 )
 from pgtare.weighing.ladder.directory import Directory
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds, names
@@ -33,6 +33,7 @@ from pgtare.weighing.ladder.result import LadderResult
 from pgtare.weighing.ladder.study import Study
 from pgtare.weighing.ladder.study_servers import Bench
 
+ASKING = "asking the servers about the study's settings"
 #: This many runs in a row that could not be made at all end the study: something is broken.
 _HOPELESS = 4
 #: How often a proof is tried again that failed, if not by its profile alone.
@@ -52,11 +53,15 @@ def conduct(planned: StudyPlan, console: Console) -> None:
         raise UsageError(f"the study in {directory.path} was ended by hand, for good")
     try:
         with Bench(study, directory.path) as bench:
+            skipped = skipped_workloads(study, bench, planned.facts.servers)
             kept = directory.runs() if directory.begun else {}
-            if not directory.begun or remaining(study, planned.steps, kept):
+            if not directory.begun or remaining(study, planned.steps, kept, skipped):
                 bench.check_disk()
+                if not directory.begun:
+                    with console.status(f"pgtare: {ASKING}"):
+                        settings_check.check(study, bench, skipped)
                 with directory.locked():
-                    _go(planned, bench, console)
+                    _go(planned, bench, skipped, console)
     except BrokenPipeError:
         raise
     except (OSError, psycopg.Error) as ex:
@@ -69,11 +74,10 @@ def _error_text(ex: OSError | psycopg.Error) -> str:
     return ": ".join(str(part) for part in (ex.strerror, ex.filename) if part) or str(ex)
 
 
-def _go(planned: StudyPlan, bench: Bench, console: Console) -> None:
+def _go(planned: StudyPlan, bench: Bench, skipped: dict[str, str], console: Console) -> None:
     study, directory = planned.study, planned.directory
     servers = {v.server: bench.binaries(v.server).version for v in study.variant}
-    begun = directory.begun
-    if begun:
+    if directory.begun:
         planning.check_continued(directory.facts(), planned.facts, servers, directory.path)
     else:
         source = Path(planned.facts.study_directory)
@@ -82,31 +86,41 @@ def _go(planned: StudyPlan, bench: Bench, console: Console) -> None:
             lambda target: scripts.place(study, source, target),
         )
     runs = directory.runs()
-    steps = remaining(study, planned.steps, runs)
+    steps = remaining(study, planned.steps, runs, skipped)
     with Display(console, planned.seconds(steps)) as display:
         display.say(_announcement(planned, steps, runs))
+        for name, why in skipped.items():
+            display.say(f"{name} is left out: {why}")
         if not steps:
             return
         if not runs:
-            try:
-                rehearse(study, bench, display)
-            except (UsageError, MeasurementError):
-                if not begun:
-                    directory.clear()  # once it is corrected, the study can begin there
-                raise
-        _conduct(planned, bench, runs, display)
+            _rehearse(study, bench, skipped, display)
+        _conduct(planned, bench, runs, skipped, display)
+
+
+def skipped_workloads(study: Study, bench: Bench, known: Mapping[str, str]) -> dict[str, str]:
+    """Workloads that these servers cannot run, with the reason.
+
+    known: the servers' versions, if the study was begun; they need not be here any more.
+    """
+    found = {workload.name: bench.serves(workload, known) for workload in study.workload}
+    return {name: why for name, why in found.items() if why}
 
 
 def result(planned: StudyPlan) -> LadderResult:
     """The result of what has been done so far."""
+    facts = planned.directory.facts()
+    with Bench(planned.study) as bench:
+        skipped = skipped_workloads(planned.study, bench, facts.servers)
     return analysis.analyse(
         planned.study,
-        planned.directory.facts(),
+        facts,
         planned.steps,
         planned.directory.runs(),
         planned.directory.rates(),
         directory=planned.directory.path,
         closed=planned.directory.closed,
+        skipped=skipped,
         warnings=planned.warnings,
     )
 
@@ -124,49 +138,36 @@ def _announcement(planned: StudyPlan, steps: Sequence[Step], runs: dict[str, Run
     )
 
 
-def rehearse(study: Study, bench: Bench, display: Display) -> None:
-    """Start every variant once, and every workload once, before hours are spent.
-
-    Raises UsageError for settings that a server does not take, or none has; MeasurementError for
-    what cannot start.
-    """
+def _rehearse(study: Study, bench: Bench, skipped: dict[str, str], display: Display) -> None:
+    """Start every variant once, and every workload once, before hours are spent."""
+    possible = [w for w in study.workload if w.name not in skipped]
+    if not possible:
+        raise UsageError("no workload of the study can be run on its servers")
     display.say("starting every variant once")
-    first, *others = study.workload
-    starts = [(f"variant {one.name}", one, first) for one in study.variant]
-    starts += [(f"workload {one.name}", study.variant[0], one) for one in others]
-    known, wrong = set[str](), list[str]()
+    starts = [(f"variant {one.name}", one, possible[0]) for one in study.variant]
+    starts += [(f"workload {one.name}", study.variant[0], one) for one in possible[1:]]
     for what, variant, workload in starts:
         try:
             serving = bench.serve(variant.name, workload)
             with serving.connect() as conn:
-                # the study's queries may give no number
-                reading = server_reading.read(serving, conn)
-                for library in ("plpgsql", *workload.extensions):
-                    # Their settings are there once a session has used them.
-                    with contextlib.suppress(psycopg.Error):
-                        conn.execute(f"LOAD '{library}'".encode())
-                rows = conn.execute("SELECT lower(name) FROM pg_settings").fetchall()
+                server_reading.read(serving, conn)  # the study's queries may give no number
         except MeasurementError as ex:
             raise MeasurementError(f"the {what} cannot start: {ex}") from ex
-        known |= {name for (name,) in rows}
-        wrong += [f"the {what}: {reason}" for reason in reading.refused]
-    # A server takes any name with a dot, as if a library that is loaded later could define it.
-    given = [*(one.in_force for one in study.variant), *(one.settings for one in study.workload)]
-    for name in dict.fromkeys(name.lower() for settings in given for name in settings):
-        if name not in known:
-            advice = f"check the name{near(name, sorted(known))}, or preload its library"
-            wrong.append(f"no server of the study has a setting {name}: {advice}")
-    if wrong:
-        raise UsageError("\n  and ".join(wrong))
 
 
-def _conduct(planned: StudyPlan, bench: Bench, runs: dict[str, Run], display: Display) -> None:
+def _conduct(
+    planned: StudyPlan,
+    bench: Bench,
+    runs: dict[str, Run],
+    skipped: dict[str, str],
+    display: Display,
+) -> None:
     study, directory = planned.study, planned.directory
     rates = {name: rate.rate_tps for name, rate in directory.rates().items()}
     context = rounds.StepContext(study, bench, directory.path, rates, scratch=directory.scratch())
     unmade: list[str] = []
     tried_again = Counter[str]()
-    while steps := remaining(study, planned.steps, runs):
+    while steps := remaining(study, planned.steps, runs, skipped):
         step = steps[0]
         workload = study.the_workload(step.workload)
         display.step(_name(step, study), planned.seconds(steps))

@@ -6,10 +6,13 @@ from rich.console import Console
 from rich.table import Table
 
 from pgtare.kit.numbers import counted
+from pgtare.weighing.ladder import settings_check
 from pgtare.weighing.ladder.planning import StudyPlan, full_seconds
 from pgtare.weighing.ladder.progress import span
 from pgtare.weighing.ladder.remaining_steps import remaining
 from pgtare.weighing.ladder.rounds import proof_id
+from pgtare.weighing.ladder.run import skipped_workloads
+from pgtare.weighing.ladder.study_servers import Bench
 from pgtare.weighing.ladder.wording import METRICS
 
 
@@ -17,7 +20,9 @@ def show(planned: StudyPlan, console: Console) -> None:
     """Print how far a study is, by its directory."""
     directory, study = planned.directory, planned.study
     runs = directory.runs()
-    left = remaining(study, planned.steps, runs)
+    with Bench(study) as bench:
+        skipped = skipped_workloads(study, bench, planned.facts.servers)
+    left = remaining(study, planned.steps, runs, skipped)
     table = Table(box=None, pad_edge=False)
     for title in ("workload", "", "runs", "failed a gate", "state"):
         table.add_column(title, overflow="fold")
@@ -25,7 +30,9 @@ def show(planned: StudyPlan, console: Console) -> None:
         own = [run for run in runs.values() if run.step.workload == workload.name]
         open_here = sum(step.workload == workload.name for step in left)
         proof = runs.get(proof_id(workload))
-        if proof is not None and not proof.usable:
+        if workload.name in skipped:
+            state = f"left out: {skipped[workload.name]}"
+        elif proof is not None and not proof.usable:
             state = "its proof did not pass"
         else:
             state = "begun" if own and open_here else "to do" if open_here else "done"
@@ -52,8 +59,14 @@ def show(planned: StudyPlan, console: Console) -> None:
 
 
 def dry_run(planned: StudyPlan) -> list[str]:
-    """What a study would do."""
+    """What a study would do. Starts its servers for a moment, to ask them about its settings.
+
+    Raises UsageError for settings that they do not take, see `settings_check.check`.
+    """
     study = planned.study
+    with Bench(study) as bench:
+        skipped = skipped_workloads(study, bench, planned.facts.servers)
+        settings_check.check(study, bench, skipped)
     lines = [study.title]
     for workload in study.workload:
         steps = [step for step in planned.steps if step.workload == workload.name]

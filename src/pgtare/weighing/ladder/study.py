@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pydantic import Field, PrivateAttr
@@ -94,6 +94,13 @@ class Study(Section):
             }
         )
 
+    def without(self, names: Collection[str]) -> Study:
+        """The study without some variants; its family stays what it was."""
+        return self._part(
+            variant=tuple(v for v in self.variant if v.name not in names),
+            comparison=tuple(c for c in self.comparison if not {c.arm, c.base} & {*names}),
+        )
+
     def only(self, names: Sequence[str]) -> Study:
         """The study on these workloads; its family stays what it was.
 
@@ -104,7 +111,9 @@ class Study(Section):
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no workload {name!r}{near(name, known)}")
-        chosen = tuple(w for w in self.workload if w.name in names)
-        part = self.model_copy(update={"workload": chosen})
+        return self._part(workload=tuple(w for w in self.workload if w.name in names))
+
+    def _part(self, **left: object) -> Study:
+        part = self.model_copy(update=left)
         part._declared = self.family
         return part

@@ -123,11 +123,10 @@ class Figure(Section):
 class Workload(Section):
     """A load, what of it is measured, and the profile of waits that it must show.
 
-    load: the rate as a share of
-    saturation. metric is the one that is tested, `also` are shown next to it. counter: a query
-    whose value must grow with the transactions. setup: SQL that the server runs before each run.
-    values: what scripts and SQL that end in .j2 are filled in with. activity: what must grow in
-    some variants, and in no other.
+    load: the rate as a share of saturation. oldest: the first PostgreSQL that can run it. metric is
+    the one that is tested, `also` are shown next to it. counter: a query whose value must grow with
+    the transactions. setup: SQL that the server runs before each run. values: what scripts and SQL
+    that end in .j2 are filled in with. activity: what must grow in some variants, and in no other.
     """
 
     name: Name
@@ -145,6 +144,7 @@ class Workload(Section):
     settings: Settings = {}
     prewarm: bool = False
     writes: bool = False
+    oldest: Annotated[int, Field(ge=15, le=18)] = 15
     metric: Metric = "tps"
     also: tuple[Metric, ...] = ()
     counter: str | None = None

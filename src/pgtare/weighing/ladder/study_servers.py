@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from pgtare.errors import MeasurementError, UsageError
 from pgtare.kit import machine
 from pgtare.postgres import own_session
-from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel
+from pgtare.postgres.binaries import Binaries, from_pg_config, from_wheel, version_number
 from pgtare.postgres.cluster import DEFAULTS, Cluster
 from pgtare.postgres.load import initialise
 from pgtare.postgres.modules import PRELOAD_ORDER, loadable
@@ -103,6 +104,19 @@ class Bench:
             self._binaries[server] = from_pg_config(Path(pg_config)) if pg_config else from_wheel()
         return self._binaries[server]
 
+    def serves(self, workload: Workload, known: Mapping[str, str]) -> str:
+        """Why a workload cannot be run on the study's servers, or nothing.
+
+        known: versions of servers that need not be looked at.
+        """
+        for variant in self.study.variant:
+            name = variant.server
+            version = known.get(name)
+            major = version_number(version) // 10_000 if version else self.binaries(name).major
+            if major < workload.oldest:
+                return f"it needs PostgreSQL {workload.oldest}, and {variant.name} is {major}"
+        return ""
+
     def check_disk(self) -> None:
         """Raises UsageError if the data would not fit, before anything is made."""
         scales = {w.scale for w in self.study.workload}
@@ -142,6 +156,19 @@ class Bench:
         self._configure(cluster, variant, workload)
         dsn = self._prepared(cluster, variant, workload)
         return Serving(cluster, dsn, variant, workload)
+
+    def serve_bare(self, variant: Variant, workload: Workload) -> Cluster:
+        """Start a variant's server with its libraries for a workload, and none of their settings.
+
+        Raises MeasurementError, with the end of the server's log, if it cannot start.
+        """
+        cluster = self._cluster(variant.server)
+        self._configure(
+            cluster,
+            variant.model_copy(update={"settings": {}, "runtime": {}}),
+            workload.model_copy(update={"settings": {}}),
+        )
+        return cluster
 
     def _make_functions(self, cluster: Cluster, dsn: str | None = None) -> None:
         """The functions and views of our modules, once these are in the server's memory.
