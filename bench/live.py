@@ -42,6 +42,7 @@ VIEWS = (
     "/compare?last=6h&by=event",
     "/compare?last=6h&by=query_id",
     "/blockers?last=1h",
+    "/bill?last=24h",
     "/findings?last=24h",
 )
 

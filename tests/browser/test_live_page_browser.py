@@ -69,6 +69,8 @@ def test_every_view_is_reached_by_clicks(
     opened.click("Who blocks whom", "header")
     opened.drawn("Who blocks whom")
     assert "process 100, admin" in page.locator("ul.tree > li").first.inner_text()
+    opened.click("The bill", "header")
+    opened.drawn("The bill")
     opened.click("Findings", "header")
     opened.drawn("Findings", 0)
     opened.click(LOCK_TITLE)

@@ -163,17 +163,17 @@ def test_a_proxy_names_users(spool: Path) -> None:
     with served(spool, PROXY) as page:
         host = {"Host": "live.example.com"}
         known = {**host, "X-Pgtare-Secret": SECRET, "X-Forwarded-User": "anna"}
-        assert page.get("/findings", known).status == 200
+        assert page.get("/bill", known).status == 200
         in_utf_8 = "jürgen".encode().decode("latin-1")  # as http.client sends text
-        assert page.get("/findings", {**known, "X-Forwarded-User": in_utf_8}).status == 200
+        assert page.get("/bill", {**known, "X-Forwarded-User": in_utf_8}).status == 200
         for wrong in (
             host,
             {**known, "X-Forwarded-User": "eve"},
             {**known, "X-Pgtare-Secret": "x" * 21},
             {name: value for name, value in known.items() if name != "X-Forwarded-User"},
         ):
-            assert page.get("/findings", wrong).status == 403
-        assert page.get("/findings", {**known, "Host": "127.0.0.1"}).status == 421
+            assert page.get("/bill", wrong).status == 403
+        assert page.get("/bill", {**known, "Host": "127.0.0.1"}).status == 421
         assert page.get(f"/?token={page.rules._token}", host).status == 403
 
 

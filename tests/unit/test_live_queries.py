@@ -249,6 +249,31 @@ def test_damaged_texts_are_named_in_any_window(tmp_path: Path) -> None:
     assert QueryWorker(spool).answer(asked)["damaged"] == sorted(names) != []
 
 
+def test_what_agents_take_is_summed_over_spools() -> None:
+    """A store has the rows of many agents, which run at the same time."""
+    spools = ("a" * 36, "a" * 36, "b" * 36)  # an agent of the first was started again
+    rows = [
+        f"('', '{spool}-{number:010d}', 'cpu', 's', {seconds}::DOUBLE, {10**10}::BIGINT, "
+        f"{WINDOW[0] + number * 10**7}::BIGINT)"
+        for number, (spool, seconds) in enumerate(zip(spools, (1, 3, 5), strict=True), start=1)
+    ]
+    names = "server, segment, kind, unit, value, covered_ns, ts_us"
+    with duckdb.connect() as connection:
+        values = f"(VALUES {', '.join(rows)}) AS given({names})"
+        connection.execute(f"CREATE TABLE agent AS SELECT * FROM {values}")
+
+        def answer(name: str) -> tuple[Any, ...]:
+            sql = query_text.filled(name, {}, ())
+            given = query_text.values(sql, request(name, {}, {}))
+            (found,) = connection.execute(query_text.for_duckdb(sql), given).fetchall()
+            return tuple(found)
+
+        assert answer("agent_cost")[1] == pytest.approx(0.2 + 0.5)
+        *figures, each_ns = answer("agent_figures")
+        assert figures == ["", "cpu", "s", 9.0, 5.0, 3, 2]
+        assert 1e9 * each_ns == pytest.approx(0.2 + 0.5)
+
+
 def test_the_newest_look_is_read_first(worker: QueryWorker) -> None:
     columns, every = by_duckdb(worker, "sessions_at", {}, {})
     _, first = by_duckdb(worker, "sessions_at", {}, {}, values={**VALUES, "most": 1})

@@ -292,6 +292,10 @@ def test_who_blocked_the_checkout(page: ServedPage) -> None:
 
 
 def test_other_views(page: ServedPage, spool: Path) -> None:
+    bill = page.get(f"/bill?{LAST_HOUR}").text
+    assert "The agent took 0.6 % of a core." in bill
+    (setting,) = table(page, "/bill.csv?table=settings&last=6h&server=shop")
+    assert (setting["name"], setting["value"]) == ("track_io_timing", "on")
     (gap,) = table(page, "/activity.csv?table=gaps&last=6h")
     assert (gap["kind"], gap["from_ts"]) == ("absence", "2026-11-02T12:29:00Z")
     within = "from=2026-11-02T12:29:10&to=2026-11-02T12:29:40"  # its row is of its end
@@ -550,6 +554,24 @@ def test_the_moment_of_the_longest_queue_is_shown(tmp_path: Path) -> None:
         assert "process 6" not in tree
 
 
+@pytest.mark.slow
+def test_what_the_module_lost_is_by_the_hour_that_was_read(tmp_path: Path) -> None:
+    """It has rows only where it grew."""
+    figures = {"kind": ["missed", "statements_evicted"], "value": [10.0, 20.0]}
+    rows = {
+        "ticks": few_rows("ticks", at(50), source=["waits"], ticks=[1], covered_ns=[1800 * 10**9]),
+        "agent": few_rows("agent", at(50), unit=["waits", "entries"], **figures),
+    }
+    with served(written(tmp_path / "spool", rows)) as one:
+        one.log_in()
+        found = table(one, f"/bill.csv?table=bill&{LAST_HOUR}")
+        each = {row["kind"]: (row["value"], row["per_hour"]) for row in found}
+        assert each == {
+            "missed": ("10 waits", "20 waits"),
+            "statements_evicted": ("20 entries", "40 entries"),
+        }
+
+
 def node(pid: int, *below: TreeNode) -> TreeNode:
     return TreeNode(f"one: process {pid}", "it is not in the samples", list(below))
 
@@ -720,7 +742,7 @@ def test_an_address_is_never_part_of_a_query(page: ServedPage) -> None:
 
 def test_an_empty_window_says_so(page: ServedPage) -> None:
     window = "from=2026-10-02T14:00:00&to=2026-10-02T14:30:00"
-    for view in ("activity", "breakdown", "compare", "blockers", "findings"):
+    for view in ("activity", "breakdown", "compare", "blockers", "bill", "findings"):
         answer = page.get(f"/{view}?{window}")
         assert answer.status == 200
         assert "No server was watched in this window." in answer.text
@@ -800,7 +822,7 @@ def test_nothing_is_computed_for_a_browser_that_has_gone(
             eventually(lambda: asked)
         time.sleep(1.5)  # until the server knows
         go_on.set()
-        assert one.get("/findings").status == 200
+        assert one.get("/bill").status == 200
         assert "series" not in asked  # of the activity
 
 

@@ -79,7 +79,7 @@ def select(table: str, database: str, condition: str, partial: Collection[str]) 
     columns = [
         f"toInt128({column.name}) AS {column.name}" if column.name in _LARGE else column.name
         for column in TABLES[table].columns
-        if column.name != "segment"  # an alias, made for each row
+        if column.name != "segment" or table == "agent"  # an alias, made for each row
     ]
     if table in partial:
         condition += (

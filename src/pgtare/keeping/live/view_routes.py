@@ -19,6 +19,7 @@ from pgtare.keeping.live.page_shell import PageShell
 from pgtare.keeping.live.time_window import LAST_S, US, TimeWindow, iso, shown
 from pgtare.keeping.live.views import (
     activity,
+    bill,
     blockers,
     breakdown,
     compare,
@@ -38,6 +39,7 @@ VIEWS: dict[str, Callable[[ViewRequest], Awaitable[ViewPage]]] = {
     "statement": statement.view,
     "compare": compare.view,
     "blockers": blockers.view,
+    "bill": bill.view,
     "findings": findings.view,
     "finding": finding.view,
 }
@@ -47,6 +49,7 @@ MENU = {
     "/breakdown": "What sessions waited for",
     "/compare": "Compare two times",
     "/blockers": "Who blocks whom",
+    "/bill": "The bill",
     "/findings": "Findings",
 }
 #: How often the source is looked at for new rows, and a silent connection is kept alive, s.
