@@ -165,7 +165,7 @@ def _remove(home: Home) -> None:
         if entry.is_dir() and not entry.is_symlink():
             _remove_tree(entry)
         else:
-            entry.unlink()
+            entry.unlink(missing_ok=True)  # somebody else may be at it
     with locked(home.path.parent / ".lock"):
         _remove_tree(home.path)
 
