@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from pgtare.observing.trace.analysis.profile import profile
 from pgtare.observing.trace.file.reader import load
 from pgtare.observing.trace.file.records import CallKind
 from pgtare.postgres.cluster import Cluster
+from tests.commands import start_pgtare
 from tests.sessions import Connection, eventually, executed_s, one, session
 from tests.trace_recorder import level_of, recording, wait_until_traced
 
@@ -160,3 +163,40 @@ def test_requests_that_are_not_drawn_are_not_the_clients(
     assert "Timeout/PgSleep" not in found
     # it has been traced since a little before this test knew
     assert 0.2 <= found["client"] / 1e9 <= others_s + 0.2
+
+
+@pytest.mark.parametrize("lost", ["EXECUTE", "EXECUTE, and a session comes", "pg_read_all_stats"])
+def test_sessions_that_stay_traced_are_named(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path, lost: str
+) -> None:
+    """A right to give them back was taken away meanwhile."""
+    setter = one(onlooker, "SELECT oid::regprocedure FROM pg_proc WHERE proname = 'sql_trace_set'")
+    onlooker.execute("CREATE ROLE watcher LOGIN")
+    onlooker.execute("GRANT pg_read_all_stats TO watcher")
+    onlooker.execute(f"GRANT EXECUTE ON FUNCTION {setter} TO watcher".encode())
+    rec, document = tmp_path / "rec", tmp_path / "rec.json"
+    right = f"EXECUTE ON FUNCTION {setter}" if lost.startswith("EXECUTE") else lost
+    try:
+        with session(tracer, application_name="app") as app:
+            process = start_pgtare(
+                *("trace", "record", rec, "--dsn", tracer.dsn(user="watcher"), "--reserve", "0"),
+                *("--application", "app", "--output", document),
+            )
+            wait_until_traced(onlooker, app)
+            app.execute("SELECT 1")
+            time.sleep(0.3)  # three looks
+            onlooker.execute(f"REVOKE {right} FROM watcher".encode())
+            with contextlib.ExitStack() as stack:
+                if lost.endswith("comes"):
+                    stack.enter_context(session(tracer, application_name="app"))
+                else:
+                    process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+            pid = app.info.backend_pid
+            assert process.returncode == 1, (out, err)
+            assert f"may still be traced: session {pid}" in out.replace("sessions", "session"), out
+            assert pid in json.loads(document.read_text())["still_traced"]
+            assert level_of(onlooker, pid) > 0
+            assert any("may still be traced" in note for note in load(rec).notes())
+    finally:
+        onlooker.execute("DROP OWNED BY watcher; DROP ROLE watcher")

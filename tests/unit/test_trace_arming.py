@@ -100,6 +100,7 @@ def test_a_right_that_is_lost_in_mid_recording_ends_it_as_usual(tmp_path: Path) 
     recorder.choice = Choice(recorder.target, BEGAN)
     recorder.began, recorder.until, recorder.notes = BEGAN, None, []
     recorder._still_traced = []
+    recorder.guard = cast(Guard, SimpleNamespace(dismiss=lambda: None))
     recorder.unnumbered, recorder._schedstat = False, False
     recorder.writer = Writer(path, b"{}", NO_RESERVE)
     recorder.drain = Drain(server, recorder.writer, recorder.choice, waits=False)

@@ -122,7 +122,7 @@ def record(
         why = f"{done.why}, and no call had room" if lacks_calls else done.why
         read = f"pgtare trace profile {path}" if _kept(done) else None
         raise files.ended_by_full_disk(path, why, read)
-    if done.still_traced or not _kept(done):
+    if done.stopped_by == "error" or done.still_traced or not _kept(done):
         raise typer.Exit(1)
 
 
@@ -159,7 +159,8 @@ _NOBODY = (
 _NOBODY_ARMED = (
     "no session traced by settings answered a request in that time, so none was recorded: "
     "`pgtare trace status` shows what is armed, and `ALTER ROLE name SET sql_trace.level = 12` "
-    "arms sessions to come"
+    "arms sessions to come; of sql_trace.query_ids, a statement has to run that it names "
+    "(pg_stat_statements.queryid)"
 )
 _NOBODY_ARMED_WAITS = (
     "no session had wait_event_timing.capture = trace, so none was recorded: leave out --armed to "

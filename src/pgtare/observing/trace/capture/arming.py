@@ -139,8 +139,11 @@ class Arming:
         self.armed[pid] = started
 
     def disarm(self) -> None:
-        """Give every session back to its settings. Those that have ended are no trouble."""
+        """Give every session back to its settings. Those that have ended are no trouble.
+
+        Those that cannot be given back, as a right was taken away meanwhile, stay in `armed`.
+        """
         if self.armed:
-            recorder_locks.give_back(self.server, self.armed)
-            self.armed.clear()
+            left = recorder_locks.give_back(self.server, self.armed)
+            self.armed = {pid: self.armed[pid] for pid in left}
         self.guard.dismiss()

@@ -131,11 +131,14 @@ class TraceRecorder:
         with self.guard, signals.asked_to_stop() as asked:
             try:
                 stopped, why = self._loop(start, limit, lambda: asked.made or stop(), tell)
-            except (MeasurementError, UsageError) as ex:
+            except MeasurementError as ex:
                 self._end("error", str(ex))
-                if isinstance(ex, UsageError):
-                    raise
                 raise MeasurementError(f"{ex}; {self.path} holds what came before") from ex
+            except UsageError as ex:  # a right was taken away meanwhile
+                if not self.arming.armed:
+                    self._end("error", str(ex))
+                    raise
+                stopped, why = "error", str(ex)
             return self._finish(stopped, why, start)
 
     def _loop(
@@ -164,6 +167,7 @@ class TraceRecorder:
         return ("interrupt", "") if asked() else ("time", "")
 
     def _finish(self, stopped: str, why: str, start: float) -> TraceRecorded:
+        guarded = False
         with signals.deferred():
             try:
                 with telling():
@@ -182,13 +186,16 @@ class TraceRecorder:
             except LimitReached as ex:
                 stopped, why = ex.limit, str(ex)
             except (MeasurementError, UsageError) as ex:  # the file has to say it as well
-                self.notes.append(f"{ex}; what sessions did last may be missing")
-                if isinstance(ex, UsageError) and self.arming.armed:
-                    # a right was taken away meanwhile, and our guard has no more of them
-                    self._still_traced = sorted(self.arming.armed)
-                    left = who("session", self._still_traced)
-                    give_back = f"SELECT {self.server.setter_name}(pid, NULL)"
-                    self.notes.append(f"may still be traced: {left}; {give_back} ends that")
+                if str(ex) != why:
+                    self.notes.append(f"{ex}; what sessions did last may be missing")
+                guarded = isinstance(ex, MeasurementError)
+            if self.arming.armed and not guarded:
+                # a right was taken away meanwhile, and our guard has no more of them
+                self.guard.dismiss()
+                self._still_traced = sorted(self.arming.armed)
+                left = who("session", self._still_traced)
+                give_back = f"SELECT {self.server.setter_name}(pid, NULL)"
+                self.notes.append(f"may still be traced: {left}; {give_back} ends that")
             seconds = time.monotonic() - start
             stopped, why = self._end(stopped, why)
             nobody = not (self.drain.sessions or self.drain.unread.sessions)
@@ -196,7 +203,7 @@ class TraceRecorder:
                 self.writer.discard()
         drain, unread = self.drain, self.drain.unread
         hints = []
-        if self.unnumbered and drain.sessions:
+        if self.unnumbered and (drain.sessions or self.target.armed_only):
             hints.append(UNNUMBERED if self.server.has_calls else _NO_STATEMENTS)
         notes = []
         no_bytes, no_waits = self._unwritten()

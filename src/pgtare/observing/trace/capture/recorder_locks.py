@@ -31,6 +31,9 @@ SELECT {setter}(pid, NULL::{level}) FROM pg_stat_activity WHERE (pid, backend_st
 (SELECT * FROM unnest(%s::int[], %s::timestamptz[])) AND backend_type = 'client backend'
 """
 
+#: Sessions of others, to a role without pg_read_all_stats: it sees no more of them than this.
+_HIDDEN = "SELECT pid FROM pg_stat_activity WHERE pid = ANY(%s::int[]) AND backend_start IS NULL"
+
 
 def _class_of(server: Server) -> int:
     return _CLASS if server.has_calls else _OF_WAITS
@@ -67,8 +70,10 @@ def owned(server: Server, pids: Collection[int], apart_from: Sequence[int] = ())
 
 def give_back(
     server: Server, sessions: Mapping[int, datetime | str], recorder: int | None = None
-) -> None:
+) -> list[int]:
     """Give sessions back to their settings, but for those that other recorders still trace.
+
+    Returns those that could not be, as the role does not see any more which sessions they are.
 
     sessions: when each process began its session. recorder: the process that serves a recorder
     which is dead, if we do it on its behalf.
@@ -81,3 +86,4 @@ def give_back(
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
     # a session that has ended would only cause a warning; another with its number is not ours
     server.rows(_GIVE_BACK, left, [sessions[pid] for pid in left])
+    return [pid for (pid,) in server.rows(_HIDDEN, left)]
