@@ -16,6 +16,7 @@ LOOPBACK = "127.0.0.1"
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*")
 _DAYS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*d\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", re.IGNORECASE)
+_PERCENTAGE = re.compile(r"(\d*\.?\d+(?:e-?\d+)?)\s*%", re.ASCII)
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _UNIT_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -47,12 +48,9 @@ def percentage(option: str, text: str, below: float = 100.0, *, whole: bool = Fa
 
     whole: 100 % is one, too.
     """
-    number = text.strip().removesuffix("%").strip()
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if "%" not in text or not (0 < value < below or (whole and value == 100)):
+    found = _PERCENTAGE.fullmatch(text.strip())
+    value = float(found[1]) if found else math.nan
+    if not (0 < value < below or (whole and value == 100)):
         limit = "at most 100" if whole else f"below {below:g}"
         raise UsageError(
             f"{option} {text}: give a percentage over 0 and {limit}, as in {option} 5%"

@@ -201,7 +201,8 @@ class FleetGuard:
             "guard: all trials are stopped if an instrument makes transactions over "
             f"{100 * limits.body:g} % slower, raises the odds of a run with a slow one over "
             f"{limits.tail:g} times, or those of one with a failed one over {limits.aborts:g} "
-            f"times; false alarms: {100 * ALPHA:g} % at most, over all stages and arms"
+            f"times, as soon as that is shown: few transactions show only harm that is far larger; "
+            f"false alarms: {100 * ALPHA:g} % at most, over all stages and arms"
         )
 
 
