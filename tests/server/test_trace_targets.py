@@ -186,6 +186,7 @@ def test_sessions_that_stay_traced_are_named(
             app.execute("SELECT 1")
             time.sleep(0.3)  # three looks
             onlooker.execute(f"REVOKE {right} FROM watcher".encode())
+            time.sleep(1)  # ten looks
             with contextlib.ExitStack() as stack:
                 if lost.endswith("comes"):
                     stack.enter_context(session(tracer, application_name="app"))
@@ -196,7 +197,41 @@ def test_sessions_that_stay_traced_are_named(
             assert process.returncode == 1, (out, err)
             assert f"may still be traced: session {pid}" in out.replace("sessions", "session"), out
             assert pid in json.loads(document.read_text())["still_traced"]
+            app.execute("SELECT 1")  # it would have noticed by now
             assert level_of(onlooker, pid) > 0
             assert any("may still be traced" in note for note in load(rec).notes())
     finally:
+        onlooker.execute("DROP OWNED BY watcher; DROP ROLE watcher")
+
+
+def test_what_cannot_be_looked_at_does_not_keep_sessions_traced(
+    tracer: Cluster, onlooker: Connection, tmp_path: Path
+) -> None:
+    """A right for the last look was taken away meanwhile, but not that to give them back."""
+    setter = one(onlooker, "SELECT oid::regprocedure FROM pg_proc WHERE proname = 'sql_trace_set'")
+    view = one(
+        onlooker,
+        "SELECT oid::regclass FROM pg_class WHERE relname = 'pg_stat_wait_event_timing_current'",
+    )
+    onlooker.execute("CREATE ROLE watcher LOGIN")
+    onlooker.execute("GRANT pg_read_all_stats TO watcher")
+    onlooker.execute(f"GRANT EXECUTE ON FUNCTION {setter} TO watcher".encode())
+    try:
+        with session(tracer, application_name="app") as app:
+            process = start_pgtare(
+                *("trace", "record", tmp_path / "rec", "--dsn", tracer.dsn(user="watcher")),
+                *("--reserve", "0", "--application", "app"),
+            )
+            wait_until_traced(onlooker, app)
+            app.execute("SELECT 1")
+            time.sleep(0.3)  # three looks
+            onlooker.execute(f"REVOKE SELECT ON {view} FROM public".encode())
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+            assert "permission denied" in out, (out, err)
+            assert "may still be traced" not in out
+            app.execute("SELECT 1")
+            assert level_of(onlooker, app.info.backend_pid) == 0
+    finally:
+        onlooker.execute(f"GRANT SELECT ON {view} TO public".encode())
         onlooker.execute("DROP OWNED BY watcher; DROP ROLE watcher")

@@ -94,13 +94,16 @@ class Arming:
 
     def _let_go_of_ended(self, live: Set[Key]) -> None:
         """Nothing is left to give back of them; a lock for each would fill the server's table."""
-        for pid, started in list(self.armed.items()):
-            if (pid, started) not in live:
+        gone = (self._sessions.keys() | self.armed.items()) - live
+        hidden = recorder_locks.hidden(self.server, {pid for pid, _ in gone})
+        for pid, started in gone:
+            if pid in hidden:
+                continue
+            self._sessions.pop((pid, started), None)
+            if self.armed.get(pid) == started:
                 recorder_locks.let_go(self.server, pid)
                 self.guard.let_go(pid)
                 del self.armed[pid]
-        for ended in self._sessions.keys() - live:
-            del self._sessions[ended]
 
     def _arm(self, pid: int, started: datetime) -> None:
         self._answer_for(pid, started)

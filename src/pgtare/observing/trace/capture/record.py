@@ -171,11 +171,13 @@ class TraceRecorder:
         with signals.deferred():
             try:
                 with telling():
-                    # before it is given back: a session that is woken waits anew
-                    now, waits = (
-                        open_waits.look(self.server) if self._takes_waits else (self.began, [])
-                    )
-                    self.arming.disarm()
+                    try:
+                        # before it is given back: a session that is woken waits anew
+                        now, waits = (
+                            open_waits.look(self.server) if self._takes_waits else (self.began, [])
+                        )
+                    finally:
+                        self.arming.disarm()
                     if stopped not in ("size", "space"):
                         for _ in range(100):
                             if not self.drain.look():

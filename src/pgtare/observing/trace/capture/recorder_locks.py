@@ -86,4 +86,9 @@ def give_back(
     left = sorted(set(sessions) - owned(server, sessions, apart_from))
     # a session that has ended would only cause a warning; another with its number is not ours
     server.rows(_GIVE_BACK, left, [sessions[pid] for pid in left])
-    return [pid for (pid,) in server.rows(_HIDDEN, left)]
+    return hidden(server, left)
+
+
+def hidden(server: Server, pids: Collection[int]) -> list[int]:
+    """Processes that there are, of which we may not see any more whose they are."""
+    return [pid for (pid,) in server.rows(_HIDDEN, list(pids))] if pids else []
