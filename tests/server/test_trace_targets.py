@@ -169,7 +169,7 @@ def test_requests_that_are_not_drawn_are_not_the_clients(
 def test_sessions_that_stay_traced_are_named(
     tracer: Cluster, onlooker: Connection, tmp_path: Path, lost: str
 ) -> None:
-    """A right to give them back was taken away meanwhile."""
+    """The right to give them back was revoked."""
     setter = one(onlooker, "SELECT oid::regprocedure FROM pg_proc WHERE proname = 'sql_trace_set'")
     onlooker.execute("CREATE ROLE watcher LOGIN")
     onlooker.execute("GRANT pg_read_all_stats TO watcher")
@@ -207,7 +207,7 @@ def test_sessions_that_stay_traced_are_named(
 def test_what_cannot_be_looked_at_does_not_keep_sessions_traced(
     tracer: Cluster, onlooker: Connection, tmp_path: Path
 ) -> None:
-    """A right for the last look was taken away meanwhile, but not that to give them back."""
+    """The right to the last look was revoked, but not that to give them back."""
     setter = one(onlooker, "SELECT oid::regprocedure FROM pg_proc WHERE proname = 'sql_trace_set'")
     view = one(
         onlooker,

@@ -99,7 +99,6 @@ def test_a_right_that_is_lost_in_mid_recording_ends_it_as_usual(tmp_path: Path) 
     recorder.server, recorder.target, recorder.path = server, Target(4), path
     recorder.choice = Choice(recorder.target, BEGAN)
     recorder.began, recorder.until, recorder.notes = BEGAN, None, []
-    recorder._still_traced = []
     recorder.guard = cast(Guard, SimpleNamespace(dismiss=lambda: None))
     recorder.unnumbered, recorder._schedstat = False, False
     recorder.writer = Writer(path, b"{}", NO_RESERVE)

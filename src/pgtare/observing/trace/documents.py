@@ -43,7 +43,7 @@ class TraceRecorded(Document):
     unread_records: int = Field(description="records of calls of these")
     unread_bytes: int = Field(description="size of those records")
     still_traced: list[int] = Field(
-        description="processes that may still be traced, as a right was taken away meanwhile"
+        description="processes that may still be traced: the right to stop that was revoked"
     )
     notes: list[str] = Field(description="what a reader must know, in sentences")
 

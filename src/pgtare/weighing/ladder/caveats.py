@@ -117,7 +117,7 @@ def _rare(result: LadderResult) -> list[str]:
     fewest = min(shown, key=lambda w: w.rounds_kept)
     bound = 1 - 0.05 ** (1 / max(fewest.rounds_kept, 1))
     return [
-        f"Intervals and equivalence are of what a variant does in every round alike. A cost that "
+        "Intervals and equivalence are of what a variant does in every round alike. A cost that "
         f"strikes now and then may be in none of them: what happened in 0 of "
         f"{counted(fewest.rounds_kept, 'round')} may happen in up to {100 * bound:.0f} % of rounds "
         "(95 %), however equivalent the variants were in these."

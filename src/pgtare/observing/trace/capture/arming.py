@@ -144,7 +144,7 @@ class Arming:
     def disarm(self) -> None:
         """Give every session back to its settings. Those that have ended are no trouble.
 
-        Those that cannot be given back, as a right was taken away meanwhile, stay in `armed`.
+        Those that we may not give back any more stay in `armed`.
         """
         if self.armed:
             left = recorder_locks.give_back(self.server, self.armed)

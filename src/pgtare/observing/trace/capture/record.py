@@ -101,7 +101,6 @@ class TraceRecorder:
         self.drain = Drain(server, self.writer, self.choice, waits=server.has_waits)
         self.until: datetime | None = None
         self.notes: list[str] = []
-        self._still_traced: list[int] = []
         self._schedstat = run_queue.is_local(server.conn.info.host, pid)
 
     @property
@@ -134,7 +133,7 @@ class TraceRecorder:
             except MeasurementError as ex:
                 self._end("error", str(ex))
                 raise MeasurementError(f"{ex}; {self.path} holds what came before") from ex
-            except UsageError as ex:  # a right was taken away meanwhile
+            except UsageError as ex:  # a right was revoked
                 if not self.arming.armed:
                     self._end("error", str(ex))
                     raise
@@ -167,7 +166,7 @@ class TraceRecorder:
         return ("interrupt", "") if asked() else ("time", "")
 
     def _finish(self, stopped: str, why: str, start: float) -> TraceRecorded:
-        guarded = False
+        guarded, still_traced = False, list[int]()
         with signals.deferred():
             try:
                 with telling():
@@ -192,10 +191,10 @@ class TraceRecorder:
                     self.notes.append(f"{ex}; what sessions did last may be missing")
                 guarded = isinstance(ex, MeasurementError)
             if self.arming.armed and not guarded:
-                # a right was taken away meanwhile, and our guard has no more of them
+                # the right to give them back was revoked, and our guard has no more than we have
                 self.guard.dismiss()
-                self._still_traced = sorted(self.arming.armed)
-                left = who("session", self._still_traced)
+                still_traced = sorted(self.arming.armed)
+                left = who("session", still_traced)
                 give_back = f"SELECT {self.server.setter_name}(pid, NULL)"
                 self.notes.append(f"may still be traced: {left}; {give_back} ends that")
             seconds = time.monotonic() - start
@@ -234,7 +233,7 @@ class TraceRecorder:
             unread_sessions=unread.sessions,
             unread_records=unread.records,
             unread_bytes=unread.bytes,
-            still_traced=self._still_traced,
+            still_traced=still_traced,
             notes=[*self.arming.notes, *hints, *self.notes, *notes],
         )
 
